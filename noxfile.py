@@ -1,0 +1,141 @@
+# Copyright (c) 2026 the tenant.gpu authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The sessions behind `make test`. All but `matrix` run in the environment that nox itself runs in (.venv)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+BIN = Path(sys.executable).parent
+REQUIREMENTS = ["requirements.txt", "requirements-lab.txt", "requirements-test.txt"]
+# The oldest ansible-core that the collection supports, and the newest; with the Pythons that each accepts.
+CORES = {"2.19.14": {"3.11", "3.12", "3.13"}, "2.21.5": {"3.12", "3.13"}}
+
+nox.options.sessions = ["lint", "molecule", "unit", "integration"]
+nox.options.default_venv_backend = "none"
+
+
+def clean_environment() -> dict[str, str | None]:
+    """What every tool gets: our own binaries first, no user's Ansible settings, nothing left in the user's home."""
+    env: dict[str, str | None] = {name: None for name in os.environ if name.startswith(("ANSIBLE_", "MOLECULE_"))}
+    env["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    env["ANSIBLE_HOME"] = str(ROOT / ".cache" / "ansible")
+    env["XDG_CACHE_HOME"] = str(ROOT / ".cache")
+    return env
+
+
+def python_tool(session: nox.Session, *command: str) -> None:
+    session.run(sys.executable, "-m", *command, env=clean_environment())
+
+
+def have(*names: str) -> list[str]:
+    """Those of the folders that exist."""
+    return [name for name in names if (ROOT / name).is_dir()]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff, mypy, yamllint and ansible-lint (profile production, no skips)"""
+    session.run("bash", "-n", "tools/bootstrap.sh", ".ci/run", external=True)
+    python_tool(session, "ruff", "check", ".")
+    python_tool(session, "ruff", "format", "--check", ".")
+    typecheck(session)
+    python_tool(session, "yamllint", "--strict", ".")
+    session.run(
+        str(BIN / "ansible-lint"), "--config-file", ".config/ansible-lint.yml", env=clean_environment(), external=True
+    )
+
+
+def typecheck(session: nox.Session) -> None:
+    """mypy by package name: by path, the link in .collections would give each file two names."""
+    packages = ["ansible_collections.tenant.gpu.plugins", *have("lab", "tests")]
+    python_tool(session, "mypy", *(word for name in packages for word in ("-p", name)), "-m", "noxfile")
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """pytest tests/unit; further arguments go to pytest"""
+    python_tool(session, "pytest", "tests/unit", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """pytest tests/integration against the lab; further arguments go to pytest"""
+    python_tool(session, "pytest", "tests/integration", *session.posargs)
+
+
+@nox.session
+def molecule(session: nox.Session) -> None:
+    """the molecule scenario `default`; further arguments go to molecule test"""
+    # In /tmp, and gone afterwards: the paths of sockets, ssh's and the lab's, have to stay short.
+    with tempfile.TemporaryDirectory(prefix="tenant-") as folder:
+        places = {"MOLECULE_EPHEMERAL_DIRECTORY": f"{folder}/molecule", "ANSIBLE_SSH_CONTROL_PATH_DIR": f"{folder}/ssh"}
+        command = [str(BIN / "molecule"), "--base-config", ".config/molecule/config.yml", "test", *session.posargs]
+        session.run(*command, env=clean_environment() | places, external=True)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """the measurements in tests/bench; further arguments go to pytest"""
+    python_tool(session, "pytest", "tests/bench", "-s", "--timeout=600", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """ansible-galaxy collection build into build/"""
+    galaxy = [str(BIN / "ansible-galaxy"), "collection", "build", "--force", "--output-path", "build"]
+    session.run(*galaxy, env=clean_environment(), external=True)
+
+
+@nox.session
+def matrix(session: nox.Session) -> None:
+    """unit tests and the integration tests marked `matrix`, on each ansible-core and Python; -- 2.19 3.11 narrows"""
+    pairs = [pair for pair in combinations() if all(word in pair[0] or word == pair[1] for word in session.posargs)]
+    if not pairs:
+        session.error(f"no interpreter is here for {' '.join(session.posargs) or 'any of the pairs'}")
+    for core, version, python in pairs:
+        session.log("ansible-core %s on Python %s", core, version)
+        bin_dir = matrix_venv(session, core, version, python)
+        env = clean_environment() | {"PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}"}
+        pytest = [str(bin_dir / "python"), "-m", "pytest", "-p", "no:cacheprovider"]
+        session.run(*pytest, "tests/unit", env=env, external=True)
+        # Exit status 5: no test carries the mark.
+        session.run(*pytest, *have("tests/integration"), "-m", "matrix", env=env, external=True, success_codes=[0, 5])
+
+
+def combinations() -> Iterator[tuple[str, str, str]]:
+    """(ansible-core, Python version, interpreter) for each pair that can run here."""
+    listing = subprocess.run([ROOT / "tools" / "interpreters.sh"], check=True, capture_output=True, text=True).stdout
+    found = dict(line.split(" ", 1) for line in listing.splitlines())
+    for core, accepted in CORES.items():
+        for version in sorted(accepted & found.keys()):
+            yield core, version, found[version]
+
+
+def matrix_venv(session: nox.Session, core: str, version: str, python: str) -> Path:
+    """The folder of executables of an environment with that core; made once, kept while the pins stay the same."""
+    venv = ROOT / ".nox" / f"matrix-{core}-py{version}"
+    wanted = f"ansible-core=={core}\n" + "".join(
+        line
+        for name in REQUIREMENTS
+        for line in (ROOT / name).read_text().splitlines(keepends=True)
+        if not line.startswith("ansible-core")
+    )
+    stamp = venv / "installed.txt"
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        session.run(python, "-m", "venv", "--clear", str(venv), external=True)
+        pins = venv / "wanted.txt"
+        pins.write_text(wanted)
+        session.run(str(venv / "bin" / "python"), "-m", "pip", "install", "-q", "-r", str(pins), external=True)
+        pins.rename(stamp)
+    return venv / "bin"

@@ -1,0 +1,56 @@
+# Copyright (c) 2026 the tenant.gpu authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a person reads about collected results: the table at the end of a pull, and CARD.md beside them."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.tenant.gpu.plugins.module_utils._artifacts.receipt import safe_text
+
+
+def table(receipt: dict[str, t.Any], manifest: dict[str, t.Any]) -> list[str]:
+    """One line an artifact, then what was left behind. Names come from the box and are made safe to print."""
+    rows = [(entry["path"], entry["format"], entry["verdict"], entry["detail"]) for entry in receipt["artifacts"]]
+    width = max((len(safe_text(row[0])) for row in rows), default=0)
+    lines = [
+        f"{safe_text(path):<{width}}  {kind:<12} {word:<16} {safe_text(detail)}" for path, kind, word, detail in rows
+    ]
+    left = manifest["left_behind"]
+    if left:
+        size = sum(entry["size"] or 0 for entry in left)
+        names = ", ".join(safe_text(entry["path"]) for entry in left[:3])
+        lines.append(f"left behind: {len(left)} files, {size} bytes ({names}{', …' if len(left) > 3 else ''})")
+    for entry in manifest["missing"]:
+        lines.append(
+            f"MISSING {safe_text(str(entry['artifact']))} of cell {entry['cell']}: {safe_text(entry['reason'])}"
+        )
+    whole = "complete" if receipt["complete"] else "INCOMPLETE"
+    lines.append(f"receipt: {receipt['files']} files, {receipt['bytes']} bytes, {receipt['level']}, {whole}")
+    return lines
+
+
+def render(run_id: str, slot: str, receipt: dict[str, t.Any]) -> str:
+    """The recovery card: what this is, and the next commands, for whoever finds it in a month."""
+    rows = "\n".join(f"| `{safe_text(e['path'])}` | {e['format']} | {e['verdict']} |" for e in receipt["artifacts"])
+    whole = "complete" if receipt["complete"] else "INCOMPLETE"
+    return f"""# {run_id}
+
+Collected from instance `{receipt["instance_id"]}` (slot `{slot}`) and verified on {receipt["verified_at"]}:
+{receipt["files"]} files, {receipt["bytes"]} bytes, level `{receipt["level"]}`, {whole}.
+
+| artifact | format | verdict |
+|---|---|---|
+{rows}
+
+Next, from the collection's folder:
+
+    ansible-playbook playbooks/watch.yml -l {slot}      # how is it
+    ansible-playbook playbooks/collect.yml -l {slot}    # pull again what is newer
+    # destroy the box and prove the meter off:
+    ansible-playbook playbooks/teardown.yml -l {slot} -e teardown_approve={run_id}
+
+`MANIFEST.json` lists every file with its SHA-256 as taken on the box; `RECEIPT.json` is the proof made here.
+"""

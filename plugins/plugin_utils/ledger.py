@@ -1,0 +1,231 @@
+# Copyright (c) 2026 the tenant.gpu authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The ledger: append-only JSON Lines of every rental action and what was seen (contracts, ``ledger.jsonl``).
+
+It is the only memory of what is rented; slots, costs and open rentals are all read from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import json
+import os
+import socket
+import typing as t
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import OFF, now
+
+from .errors import Refused
+
+FIELDS = [
+    "slot",
+    "platform",
+    "account",
+    "instance_id",
+    "name",
+    "action",
+    "rate",
+    "endpoint",
+    "request_id",
+    "saw",
+    "verdict",
+    "run_id",
+    "receipt",
+    "note",
+]
+
+
+@dataclass
+class Rental:
+    """One instance as the ledger tells it; ``ended_at`` is when the platform accepted the delete."""
+
+    instance_id: str
+    slot: str
+    platform: str
+    name: str
+    run_id: str | None
+    rate: dict[str, str] | None
+    created_at: str
+    ended_at: str | None = None
+    verdict: str | None = None
+    superseded_by: str | None = None
+    served: list[tuple[str | None, str]] = field(default_factory=list)
+
+    def intervals(self, run_id: str) -> list[tuple[str, str | None]]:
+        """From when to when (None: until now) it served that run; an instance can serve several, one after another."""
+        ends: list[str | None] = [since for _, since in self.served[1:]]
+        ends.append(self.ended_at)
+        return [(since, end) for (run, since), end in zip(self.served, ends, strict=True) if run == run_id]
+
+    @property
+    def open(self) -> bool:
+        """True until a verdict ``off``: whatever is not proven off counts as billing."""
+        return self.verdict != OFF
+
+
+@dataclass
+class VolumeRental:
+    volume_id: str
+    platform: str
+    name: str
+    rate: dict[str, str] | None
+    created_at: str
+    ended_at: str | None = None
+
+
+class Ledger:
+    def __init__(self, home: str | os.PathLike[str]) -> None:
+        self.path = Path(home).expanduser() / "ledger.jsonl"
+
+    def append(self, action: str, **fields: t.Any) -> dict[str, t.Any]:
+        """One line, one write, one fsync, under a lock. Raises Refused where the home cannot be written."""
+        unknown = set(fields) - set(FIELDS)
+        if unknown:
+            raise ValueError(f"not ledger fields: {sorted(unknown)}")
+        entry = {"schema": "tenant.gpu/ledger/1", "at": now(), "user": getpass.getuser(), "host": socket.gethostname()}
+        entry |= {"action": action, **{name: fields[name] for name in FIELDS if fields.get(name) is not None}}
+        line = json.dumps(entry, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                os.write(handle, line)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as problem:
+            raise Refused(
+                "ledger",
+                f"the ledger {self.path} cannot be written: {problem.strerror}",
+                "A rental that is not written down can be lost while it bills, so nothing was done.",
+                "Set tenant_home to a folder that is kept and can be written.",
+            ) from problem
+        return entry
+
+    def entries(self) -> list[dict[str, t.Any]]:
+        """All lines, oldest first. A last line cut short by a crash is left out; any other bad line is an error."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        complete, rest = lines[:-1], lines[-1]
+        del rest
+        found = []
+        for number, line in enumerate(complete, 1):
+            if not line.strip():
+                continue
+            try:
+                found.append(json.loads(line))
+            except ValueError as problem:
+                raise Refused(
+                    "ledger",
+                    f"line {number} of {self.path} is not JSON",
+                    "The list of rentals cannot be trusted as it is.",
+                    "Repair or move that line by hand; keep a copy. Then run the same command again.",
+                ) from problem
+        return found
+
+    def rentals(self) -> list[Rental]:
+        """Every instance ever rented or adopted here, oldest first."""
+        known: dict[str, Rental] = {}
+        for entry in self.entries():
+            instance_id = entry.get("instance_id")
+            if not instance_id:
+                continue
+            if entry["action"] in ("created", "adopted"):
+                known[instance_id] = Rental(
+                    instance_id,
+                    entry.get("slot", ""),
+                    entry.get("platform", ""),
+                    entry.get("name", ""),
+                    entry.get("run_id"),
+                    entry.get("rate"),
+                    entry["at"],
+                    served=[(entry.get("run_id"), entry["at"])],
+                )
+            elif instance_id in known:
+                _update(known[instance_id], entry)
+        return list(known.values())
+
+    def bound(self, slot: str) -> Rental | None:
+        """The rental that a slot stands for now: its newest that is open and not superseded."""
+        of_slot = [rental for rental in self.rentals() if rental.slot == slot and not rental.superseded_by]
+        return of_slot[-1] if of_slot and of_slot[-1].open else None
+
+    def rental(self, instance_id: str) -> Rental | None:
+        return next((rental for rental in self.rentals() if rental.instance_id == instance_id), None)
+
+    def pending_intent(self, slot: str) -> dict[str, t.Any] | None:
+        """The last create_intent of a slot whose outcome was never written down."""
+        pending = None
+        for entry in self.entries():
+            if entry.get("slot") != slot:
+                continue
+            if entry["action"] == "create_intent":
+                pending = entry
+            elif entry["action"] in ("created", "adopted", "create_failed"):
+                pending = None
+        return pending
+
+    def volumes(self) -> list[VolumeRental]:
+        known: dict[str, VolumeRental] = {}
+        for entry in self.entries():
+            volume_id = entry.get("instance_id", "")
+            if entry["action"] == "volume_created":
+                known[volume_id] = VolumeRental(
+                    volume_id, entry.get("platform", ""), entry.get("name", ""), entry.get("rate"), entry["at"]
+                )
+            elif entry["action"] == "leftover_deleted" and volume_id in known:
+                known[volume_id].ended_at = entry["at"]
+        return list(known.values())
+
+
+def _update(rental: Rental, entry: dict[str, t.Any]) -> None:
+    if entry["action"] == "destroyed":
+        rental.ended_at = rental.ended_at or entry["at"]
+    elif entry["action"] == "superseded":
+        rental.superseded_by = entry.get("note")
+    elif entry["action"] == "bound":
+        rental.run_id = entry.get("run_id")
+        rental.served.append((rental.run_id, entry["at"]))
+    if entry.get("verdict"):
+        rental.verdict = entry["verdict"]
+
+
+def seconds_between(start: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+
+
+def cost(rate: dict[str, str] | None, start: str, end: str | None) -> Decimal | None:
+    """What was billed from ``start`` to ``end`` (None: now); None where the rate is unknown, never 0."""
+    if rate is None:
+        return None
+    hours = Decimal(str(max(0.0, seconds_between(start, end or now())))) / 3600
+    return Decimal(rate["amount"]) * hours
+
+
+def cost_of_run(ledger: Ledger, run_id: str, currency: str = "USD") -> dict[str, t.Any]:
+    """The instances of one run, and what they cost so far: ``{amount, currency, rentals: [...]}``.
+
+    ``amount`` is None as soon as one rate is unknown.
+    """
+    rows = []
+    total: Decimal | None = Decimal(0)
+    for rental in ledger.rentals():
+        intervals = rental.intervals(run_id)
+        if not intervals:
+            continue
+        parts = [cost(rental.rate, since, end) for since, end in intervals]
+        spent = None if None in parts else sum((part for part in parts if part is not None), Decimal(0))
+        rows.append({"instance_id": rental.instance_id, "cost": None if spent is None else f"{spent:.6f}"})
+        total = None if total is None or spent is None else total + spent
+        currency = (rental.rate or {}).get("currency", currency)
+    return {"amount": None if total is None else f"{total:.6f}", "currency": currency, "rentals": rows}

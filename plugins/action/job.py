@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import typing as t
 
-from ansible_collections.tenant.gpu.plugins.plugin_utils import kit
+from ansible_collections.tenant.gpu.plugins.plugin_utils import card, kit
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
 from ansible_collections.tenant.gpu.plugins.plugin_utils.runs import Runs
@@ -57,6 +57,8 @@ class ActionModule(TenantAction):
                 self.say("tmux is missing on the box: the run is detached the weaker way (nohup)")
         else:
             self.say(f"run {run['run_id']}: {answer['note']}")
+        for line in card.next_after_launch(self.slot):
+            self.say(line)
         return {"changed": answer["changed"], "run": _row(run["run_id"], answer), "note": answer["note"]}
 
     def _run(self, args: dict[str, t.Any]) -> dict[str, t.Any]:

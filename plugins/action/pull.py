@@ -215,6 +215,8 @@ class ActionModule(TenantAction):
         if changed:
             for line in card.table(receipt, made["manifest"]):
                 self.say(line)
+            for line in card.next_after_collect(self.slot, receipt):
+                self.say(line)
         return {
             "changed": changed,
             "complete": True,

@@ -32,6 +32,21 @@ def table(receipt: dict[str, t.Any], manifest: dict[str, t.Any]) -> list[str]:
     return lines
 
 
+def next_after_launch(slot: str) -> list[str]:
+    return [
+        f"next: ansible-playbook playbooks/watch.yml -l {slot}    # how is it; changes nothing",
+        f"next: ansible-playbook playbooks/tick.yml -l {slot}     # recover, collect; safe from cron",
+    ]
+
+
+def next_after_collect(slot: str, receipt: dict[str, t.Any]) -> list[str]:
+    if not receipt["complete"]:
+        cells = ",".join(sorted({str(row["cell"]) for row in receipt["missing"]}))
+        return [f"next: ansible-playbook playbooks/collect.yml -l {slot} -e collect_accept_missing={cells}"]
+    approve = f"-e teardown_approve={receipt['run_id']}"
+    return [f"next: ansible-playbook playbooks/teardown.yml -l {slot} {approve}    # ends the bill"]
+
+
 def render(run_id: str, slot: str, receipt: dict[str, t.Any]) -> str:
     """The recovery card: what this is, and the next commands, for whoever finds it in a month."""
     rows = "\n".join(f"| `{safe_text(e['path'])}` | {e['format']} | {e['verdict']} |" for e in receipt["artifacts"])

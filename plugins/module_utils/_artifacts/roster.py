@@ -258,7 +258,7 @@ def collect(
     """What must come of a run: the job's artifacts, the newest whole checkpoint of each cell, and always the record.
 
     ``artifacts``: ``{path: glob below the cell's out/, format, keys, finite, cell?}``; none means all of ``out/``.
-    ``checkpoints``: ``{pattern}``, names below the cell's ``checkpoints/``. ``deep`` reads candidate checkpoints whole
+    ``checkpoints``: ``{path, pattern, keep_best}``, below the cell's folder. ``deep`` reads candidate checkpoints whole
     (CRCs); otherwise their headers and indexes decide. Raises OSError where the run directory cannot be read.
     """
     root = os.fsencode(run_dir)
@@ -267,11 +267,12 @@ def collect(
     walk = Walk(root, roster, [raw(word) for word in excludes])
     for name in (b"run.json", b"events.jsonl"):
         _take_if_there(roster, root, name, None, "run")
+    spec = checkpoints or {}
     for cell in cells:
         place = b"cells/" + raw(cell)
         _attempts(roster, root, place, cell)
         _artifacts(roster, walk, place + b"/out", cell, [row for row in artifacts if row.get("cell") in (None, cell)])
-        _checkpoints(roster, walk, place + b"/checkpoints", cell, checkpoints or {}, deep)
+        _checkpoints(roster, walk, place + b"/" + raw(spec.get("path") or "checkpoints"), cell, spec, deep)
     roster.files.sort()
     roster.left_behind = _bounded(sorted(roster.left_behind, key=lambda row: row["path"]))
     return roster

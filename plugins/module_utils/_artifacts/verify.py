@@ -126,7 +126,7 @@ class Worker:
         self.close()
         return {
             "format": request.format or "unknown",
-            "verdict": "corrupt",
+            "verdict": "suspect",
             "detail": detail,
             "facts": {},
             "killed": True,

@@ -263,6 +263,12 @@ class Platform(ABC):
     def leftovers(self, instance: Instance | None) -> Volumes:
         """What still bills when the instance is gone."""
 
+    def start(self, instance_id: str) -> str:
+        raise PlatformError(f"{self.name} cannot start {instance_id}", means="Nothing was called.")
+
+    def stop(self, instance_id: str) -> str:
+        raise PlatformError(f"{self.name} cannot stop {instance_id}", means="Nothing was called.")
+
     def find(self, name: str) -> Instances:
         return [found for found in self.list() if found.name == name]
 

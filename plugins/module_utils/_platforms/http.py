@@ -58,8 +58,13 @@ class HttpClient:
         """A change, tried once. Without an answer the outcome is unknown, and says so."""
         try:
             return self._once(method, path, None, body)
-        except _Unreachable as problem:
-            raise UnknownOutcome(f"{method} {path}: {problem.seen}") from problem
+        except PlatformError as problem:
+            # Without an answer, with a success that cannot be read, or after a time-out: it may have been done.
+            if isinstance(problem, _Unreachable) or (
+                problem.status and (problem.status < 300 or problem.status == 408)
+            ):
+                raise UnknownOutcome(problem.seen) from problem
+            raise
 
     def _patiently(self, call: t.Callable[[], Answer]) -> Answer:
         deadline = time.monotonic() + self.budget

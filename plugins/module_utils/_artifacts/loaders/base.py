@@ -92,7 +92,7 @@ def load(
             found = fmt or structure.detect(structure.read_at(stream, 0, structure.HEAD), structure.suffix_of(path))
             fed.rest(stream)
             return Verdict(found, problem.verdict, problem.detail, {})
-        except MemoryError:
+        except (MemoryError, SystemError):  # some of CPython's C code turns the one into the other
             fed.rest(stream)
             words = f"it needs more memory than the limit of {limits.memory_bytes >> 20} MiB: not loaded"
             return Verdict(fmt or "unknown", "structural_only", words, {})

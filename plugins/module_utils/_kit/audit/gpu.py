@@ -89,7 +89,7 @@ def mismatches(found: list[dict], why: str, wanted: dict) -> list[str]:
     if len(found) < wanted.get("gpu_count", 1):
         reasons.append(f"want {wanted['gpu_count']} GPUs, have {len(found)}")
     # The catalogue's name may be longer or shorter than the driver's ("RTX 4090" against "NVIDIA GeForce RTX 4090").
-    words = [_plain(wanted["gpu"])] + [_plain(wanted["offered"])] * bool(wanted.get("offered"))
+    words = [_plain(name) for name in (wanted["gpu"], wanted.get("offered")) if name]
     for device in found:
         have = _plain(device["name"])
         if not any(word in have or have in word for word in words):

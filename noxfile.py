@@ -77,11 +77,15 @@ def integration(session: nox.Session) -> None:
 @nox.session
 def molecule(session: nox.Session) -> None:
     """the molecule scenario `default`; further arguments go to molecule test"""
-    # In /tmp, and gone afterwards: the paths of sockets, ssh's and the lab's, have to stay short.
+    # In /tmp, and gone afterwards: the paths of ssh's sockets have to stay short, and a home has to stay as it is.
     with tempfile.TemporaryDirectory(prefix="tenant-") as folder:
         places = {"MOLECULE_EPHEMERAL_DIRECTORY": f"{folder}/molecule", "ANSIBLE_SSH_CONTROL_PATH_DIR": f"{folder}/ssh"}
         command = [str(BIN / "molecule"), "--base-config", ".config/molecule/config.yml", "test", *session.posargs]
-        session.run(*command, env=clean_environment() | places, external=True)
+        try:
+            session.run(*command, env=clean_environment() | places, external=True)
+        finally:
+            # Only where molecule itself was cut off before `destroy` is there still a lab to end.
+            python_tool(session, "lab", "--state", f"{folder}/molecule/lab", "down")
 
 
 @nox.session

@@ -10,6 +10,7 @@ torn down, and the meter proven off. Everything goes over real HTTP, SSH, rsync 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -74,6 +75,8 @@ class Demo:
 
     def prepare(self) -> None:
         if self.folder.exists():
+            if any(self.folder.iterdir()) and not self.approvals.exists():
+                raise Stopped(f"{self.folder} is not empty and not a demo's: choose another --folder")
             shutil.rmtree(self.folder)
         variables = self.inventory / "group_vars"
         (variables / "all").mkdir(parents=True)
@@ -327,7 +330,9 @@ def table(facts: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    demo = Demo(ROOT / ".demo")
+    parser = argparse.ArgumentParser(prog="python -m lab.demo", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=ROOT / ".demo", help="where it keeps everything (emptied first)")
+    demo = Demo(parser.parse_args().folder.absolute())
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         demo.prepare()
@@ -346,7 +351,7 @@ def main() -> int:
         say("\nInterrupted.")
         return 130
     except (Stopped, LabError) as problem:
-        say(f"\nThe demo stopped: {problem}. The whole output is in {demo.folder}/log.")
+        say(f"\nThe demo stopped: {problem}. What it printed so far is in {demo.folder}/log.")
         return 1
     finally:
         demo.end()
@@ -354,7 +359,8 @@ def main() -> int:
     for line in table(facts):
         say(line)
     say("")
-    say(f"Open it: ls {os.path.relpath(demo.results / facts['run_id'], ROOT)} ; the account is in .demo/summary.json")
+    say(f"Open it: ls {os.path.relpath(demo.results / facts['run_id'], ROOT)}")
+    say(f"The account is in {os.path.relpath(demo.folder / 'summary.json', ROOT)}")
     return 0
 
 

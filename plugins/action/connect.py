@@ -17,7 +17,7 @@ from ansible.errors import AnsibleAuthenticationFailure, AnsibleConnectionFailur
 
 from ansible_collections.tenant.gpu.plugins.plugin_utils import kit
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
-from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused, message
+from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused, as_result
 
 _BEGIN, _END = "=====tenant.gpu probe begins=====", "=====tenant.gpu probe ends====="
 # Plain sh, since nothing about the box is known yet. Paths come as arguments and are never part of the program.
@@ -70,8 +70,8 @@ class ActionModule(TenantAction):
         if not args["required"]:
             return self._answer({"reachable": False, "why": why}, changed=False)
         seen, means, do = _explained(why, self.slot, args["address"])
-        return {**self._answer({"reachable": False, "why": why}, changed=False), "unreachable": True,
-                "msg": message(seen, means, do)}  # fmt: skip
+        failure = as_result("unreachable", seen, means, do, {"box": {"reachable": False, "why": why}})
+        return {**failure, "failed": False, "unreachable": True}
 
     def _reach(self, args: dict[str, t.Any]) -> tuple[dict[str, t.Any] | None, str]:
         """The probe's facts, or why there are none, after tries with growing pauses until ``timeout``."""

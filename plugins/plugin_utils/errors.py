@@ -18,11 +18,17 @@ class Refused(Exception):
         self.facts = facts
 
 
+def printable(text: str) -> str:
+    """Text that may come from a box, without anything that a terminal would obey."""
+    return "".join(letter if letter == "\n" or letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+
+
 def message(seen: str, means: str, do: str) -> str:
     return f"Seen: {seen}\nMeans: {means}\nDo: {do}"
 
 
 def as_result(code: str, seen: str, means: str, do: str, facts: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
     """A failed task result."""
+    seen, means, do = printable(seen), printable(means), printable(do)
     error = {"code": code, "seen": seen, "means": means, "do": do}
     return {"failed": True, "changed": False, **(facts or {}), "msg": message(seen, means, do), "error": error}

@@ -82,6 +82,17 @@ def test_an_ssh_that_never_comes_up_is_given_back(tenant: Tenant) -> None:  # no
     _recorded(tenant)
 
 
+def test_a_box_whose_ssh_does_not_answer(tenant: Tenant) -> None:  # noqa: F811
+    tenant.lab.fault("link.cut")
+    played = tenant.train("-e", "connect_timeout=4", "-e", "ansible_ssh_timeout=2")
+    assert played.rc != 0 and "UNREACHABLE" in played.output
+    refusal = played.refusal()
+    assert refusal["code"] == "unreachable" and "discard" in refusal["do"]
+    assert tenant.live() == [tenant.instance()], "it is written down, and it bills until it is given up"
+    tenant.lab.clear()
+    assert tenant.train().rc == 0, "the same command goes on"
+
+
 def test_a_command_that_does_not_exist(tenant: Tenant) -> None:  # noqa: F811
     tenant.job["job_command"] = ["./no-such-program"]
     refusal = tenant.train().refusal()

@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.tenant.gpu.plugins.module_utils._artifacts import receipt as receipts
 from ansible_collections.tenant.gpu.plugins.module_utils._artifacts import verify
 from ansible_collections.tenant.gpu.plugins.plugin_utils import gate
-from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
+from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused, as_result
 
 MTIME = 1_700_000_000_000_000_000
 
@@ -117,3 +117,9 @@ def test_discard_names_what_is_lost_and_needs_no_receipt(results: Path) -> None:
     lines = gate.decide(_question(results, approve="", discard="i1", status=_run(run_id="lost")))
     assert "run lost (finished) is given up" in lines[0]
     assert "unseen" in gate.decide(_question(results, approve="", discard="i1", status=None))[0]
+
+
+def test_nothing_from_a_box_reaches_the_terminal_raw() -> None:
+    result = as_result("x", "name\x1b]0;owned\x07\nsecond", "m\x9b", "d\r")
+    assert result["error"]["seen"] == "name\\x1b]0;owned\\x07\nsecond"
+    assert "\x9b" not in result["msg"] and "\r" not in result["msg"]

@@ -67,7 +67,7 @@ def answer(request: dict[str, t.Any], limits: loaders.Limits) -> dict[str, t.Any
         return {"format": request.get("format") or "unknown", "verdict": "corrupt", "detail": detail, "facts": {}}
     except Exception as problem:  # whatever a file does to a parser, the next one gets a fair answer
         detail = f"the verifier failed on it: {type(problem).__name__}: {problem}"
-        return {"format": request.get("format") or "unknown", "verdict": "corrupt", "detail": detail[:300], "facts": {}}
+        return {"format": request.get("format") or "unknown", "verdict": "suspect", "detail": detail[:300], "facts": {}}
     if len(json.dumps(found["facts"], default=str)) > _MAX_FACTS:
         found["facts"] = {}
     return {**found, "size": size, "sha256": digest.hexdigest() if digest else None}

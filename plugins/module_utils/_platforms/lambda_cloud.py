@@ -293,10 +293,6 @@ class Lambda(Platform):
                 do="Check job_image, job_region and job_volumes.",
                 status=404,
             ) from problem
-        except PlatformError as problem:
-            if not isinstance(problem, UnknownOutcome) and (problem.status or 200) < 400:
-                raise UnknownOutcome(problem.seen, status=problem.status) from problem
-            raise
         ids = answer.data["data"].get("instance_ids") if isinstance(answer.data["data"], dict) else None
         if not isinstance(ids, list) or len(ids) != 1 or not self.id_pattern.fullmatch(str(ids[0])):
             raise UnknownOutcome(f"POST {_LAUNCH}: {answer.status} without one instance id", status=answer.status)

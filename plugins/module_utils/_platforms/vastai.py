@@ -120,7 +120,8 @@ class _Http(HttpClient):
         if isinstance(answer.data, dict) and answer.data.get("success") is False:
             call = f"{method} {path}"
             told = _told_apart(call, answer.status, answer.data) or PlatformError(f"{call}: success is false")
-            raise self._told(_coded(told), answer.data, None)
+            told.status = 400  # a refusal, whatever HTTP calls it: its outcome is known
+            raise self._told(told, answer.data, None)
         return answer
 
     def _refusal(self, method: str, path: str, problem: HTTPError) -> PlatformError:
@@ -343,14 +344,11 @@ class VastAi(Platform):
         refusal.seen += f"; the instance {contract} that it left was destroyed"
 
     def _scrubbed(self, problem: PlatformError, wanted: Wanted) -> PlatformError:
-        """The same refusal without secrets; an answer that was not understood becomes an unknown outcome."""
+        """The same refusal without the values that were sent: the answer may quote them."""
         seen = problem.seen
         for secret in sorted(wanted.env.values(), key=len, reverse=True):
             if len(secret) > 3:
                 seen = seen.replace(secret, "***")
-        understood = isinstance(problem, UnknownOutcome) or getattr(problem, "coded", False)
-        if not understood and (problem.status is None or problem.status < 400):
-            return UnknownOutcome(seen, status=problem.status)
         return type(problem)(seen, problem.means, problem.do, problem.status)
 
     def _look(self, path_id: str) -> Instance:
@@ -480,26 +478,18 @@ def _told_apart(call: str, status: int, body: t.Any) -> PlatformError | None:
     elif code == "deprecated_endpoint":
         kind = Retired
     elif code == "search_quota_exceeded":
-        problem = RateLimited(  # without a status: it does not pass within the minute, so it is not asked again
+        return RateLimited(  # without a status: it does not pass within the minute, so it is not asked again
             seen,
             means="The day's quota of searches is used up; it starts anew at 00:00 UTC.",
             do="Try again tomorrow, or rent by hand in the console.",
         )
-        return _coded(problem)
     elif code in _GONE_CODES:
         kind = NotFound
     elif status == 404:
         return PlatformError(seen, means="A 404 without the API's own code proves nothing.", status=status)
     else:
         kind = _BY_STATUS.get(status, PlatformError)
-        if not code:
-            return kind(seen, status=status)
-    return _coded(kind(seen, status=status))
-
-
-def _coded(problem: PlatformError) -> PlatformError:
-    problem.coded = True  # type: ignore[attr-defined]  # the API itself said no, whatever the HTTP status
-    return problem
+    return kind(seen, status=status)
 
 
 def _words(body: dict[str, t.Any]) -> tuple[str, str]:
@@ -520,8 +510,8 @@ def _threshold(body: t.Any) -> float | None:
 
 def _success(answer: Answer, call: str) -> Answer:
     """The answer to a change, if it says ``success: true``; with ``false`` it has not come this far."""
-    if not (isinstance(answer.data, dict) and answer.data.get("success") is True):
-        raise _not_understood(f"{call}: {answer.status} without success")
+    if not (isinstance(answer.data, dict) and answer.data):
+        raise UnknownOutcome(f"{call}: {answer.status} without success")
     return answer
 
 

@@ -39,6 +39,10 @@ MANY = make.torch_zip(
     mapping({"a": tensor("0", "FloatStorage", 8, [8]), "b": tensor("1", "LongStorage", 3, [3])}),
     {"0": floats(8), "1": bytes(24)},
 )
+TWINS = make.torch_zip(
+    mapping({"a": tensor("0", "FloatStorage", 8, [8]), "b": tensor("1", "FloatStorage", 8, [8])}),
+    {"0": floats(8), "1": floats(8)},
+)
 ST = make.safetensors({"a": ("F32", [2], floats(2)), "b": ("I64", [1], bytes(8))})
 NPZ = make.npz(a=np.arange(10.0), b=np.ones((3, 4), "f4"))
 NPY = make.npy(np.arange(10.0))
@@ -324,7 +328,18 @@ TORCH_CASES = [
     Case("late_zeros.pt", "second half zeros", TORCH[:200] + bytes(len(TORCH) - 200), "truncated"),
     Case("key.pt", "required key missing", TORCH, "suspect", "model", "structural_only", {"keys": ["model"]}),
     Case("key_ok.pt", "none, key required", TORCH, "loaded", "", None, {"keys": ["w"]}),
-    Case("overlap.pt", "two members over the same bytes", make.patched(MANY, lambda raw: overlap(raw)), "corrupt"),
+    Case(
+        "overlap.pt", "two members over the same bytes", make.patched(TWINS, overlap), "corrupt", "claim the same bytes"
+    ),
+    Case("twins.pt", "none, two storages alike", TWINS, "loaded", "2 tensors"),
+    Case("idle.pt", "none, a storage that nothing names", make.torch_zip(mapping({}), {"0": floats(8)}), "loaded"),
+    Case(
+        "idle_no_crc.pt",
+        "the same, CRC not recorded",
+        make.torch_zip(mapping({}), {"0": floats(8)}, crc=False),
+        "structural_only",
+        "no tensor refers to 1",
+    ),
 ]
 
 

@@ -13,7 +13,10 @@ import time
 out, kept = os.environ["TENANT_OUTPUT_DIR"], os.environ["TENANT_CHECKPOINT_DIR"]
 total, pause = int(os.environ.get("QUICK_STEPS", "10")), float(os.environ.get("QUICK_PAUSE", "0.05"))
 resume = os.environ["TENANT_RESUME_FROM"]
-step = json.load(open(resume))["step"] if resume else 0
+step = 0
+if resume:
+    with open(resume) as stream:
+        step = json.load(stream)["step"]
 print("start at", step, flush=True)
 while step < total:
     time.sleep(pause)

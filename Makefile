@@ -7,7 +7,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest
+# A file of tests shares one lab, so files are what is spread over the cores; more than four labs at once gain nothing.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: help demo test setup lint unit integration molecule matrix bench build clean
@@ -19,9 +20,9 @@ demo:  ## a training job's whole life on a rented box, in the lab, in two minute
 	@tools/bootstrap.sh demo
 	@$(BIN)/python -m lab.demo
 
+# All parts run, whichever fails; pytest's own summary comes last.
 test: setup  ## lint, one molecule scenario, unit and integration tests
-	@$(BIN)/nox -s lint molecule
-	@$(PYTEST) tests/unit tests/integration
+	@$(BIN)/nox -s lint molecule; others=$$?; $(PYTEST) tests/unit tests/integration && exit $$others
 
 setup:  ## only the virtual environment and the system tools that make test needs
 	@tools/bootstrap.sh test

@@ -16,7 +16,7 @@ from pathlib import Path
 from ansible.errors import AnsibleAuthenticationFailure, AnsibleConnectionFailure
 
 from ansible_collections.tenant.gpu.plugins.plugin_utils import kit
-from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
+from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused, as_result
 
 _BEGIN, _END = "=====tenant.gpu probe begins=====", "=====tenant.gpu probe ends====="
@@ -142,7 +142,7 @@ class ActionModule(TenantAction):
 
     @staticmethod
     def _answer(box: dict[str, t.Any], changed: bool) -> dict[str, t.Any]:
-        return {"changed": changed, "box": box}
+        return {"changed": changed, "box": box, **difference(changed, "", f"{box.get('kit')}\n")}
 
 
 def _parse(stdout: str) -> dict[str, t.Any] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import OFF, Instance, NotFound, now, verdict
 from ansible_collections.tenant.gpu.plugins.plugin_utils import gate, kit
-from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
+from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
 from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental, cost
 from ansible_collections.tenant.gpu.plugins.plugin_utils.rental import Plan, Renter, key_pair
@@ -99,8 +99,8 @@ class ActionModule(TenantAction):
         for line in plan.lines():
             self.say(line)
         if self.check:
-            diff = {"before": "", "after": "\n".join(plan.lines()) + "\n"}
-            return {"changed": True, "plan": plan.as_dict(), "instance": None, "diff": diff}
+            diff = difference(True, "", "\n".join(plan.lines()) + "\n")
+            return {"changed": True, "plan": plan.as_dict(), "instance": None, **diff}
         self._refuse_unapproved(plan, args)
         instance = self.renter.rent(plan, wanted, run_id, key_pair(args["ssh_key"]))
         self.say(f"rented {instance.id} ({instance.status}); it bills from now on")
@@ -129,6 +129,13 @@ class ActionModule(TenantAction):
         try:
             return self.renter.wait_ready(instance, args["boot_timeout"])
         except Refused as problem:
+            rental = self.ledger.rental(instance.id)
+            if rental is None or rental.reached:
+                problem.do = (
+                    "It was reachable before, so it is kept: it may hold results. Look at it in "
+                    f"{self.renter.platform.console}; to give it up: teardown.yml -e discard={instance.id}"
+                )
+                raise
             found = self.renter.destroy(instance.id, args["prove_timeout"], note="never reachable")
             if found["state"] == OFF:
                 problem.do = f"It was given back; the meter is off. Spent: {self._spent(instance.id)}. Rent again."
@@ -156,8 +163,8 @@ class ActionModule(TenantAction):
             return self._gone(instance_id, {"state": OFF, "instance_id": instance_id, "evidence": [], "leftovers": []})
         checked = self._pass_gate(instance_id, rental, args)
         if self.check:
-            diff = {"before": f"{instance_id} exists\n", "after": f"{instance_id} destroyed\n"}
-            return {"changed": True, "instance": None, "verdict": None, "gate": checked, "diff": diff}
+            diff = difference(True, f"{instance_id} exists\n", f"{instance_id} destroyed\n")
+            return {"changed": True, "instance": None, "verdict": None, "gate": checked, **diff}
         for line in checked:
             self.say(f"gate: {line}")
         receipt = args["results_dir"] if not args["discard"] else None
@@ -229,7 +236,8 @@ class ActionModule(TenantAction):
                 f"STILL BILLS: {left['kind']} {left['id']} ({left['name']}, {left['size_gb']} GB). Delete it with "
                 f"-e leftovers_approve={left['kind']}:{left['id']}"
             )
-        return {"changed": changed, "instance": None, "verdict": found, **more}
+        gone = difference(changed, f"{instance_id} exists\n", f"{instance_id} meter {found['state']}\n")
+        return {"changed": changed, "instance": None, "verdict": found, **gone, **more}
 
     # -- leftovers --------------------------------------------------------------------------------------------------
 
@@ -254,8 +262,8 @@ class ActionModule(TenantAction):
                 saw = self.renter.platform.delete_leftover(kind, leftover_id)
                 self._prove_deleted(kind, leftover_id, saw)
             deleted.append(word.strip())
-        diff = {"before": "".join(f"{word}\n" for word in deleted), "after": ""}
-        return {"changed": bool(deleted), "instance": None, "verdict": None, "deleted": deleted, "diff": diff}
+        diff = difference(bool(deleted), "".join(f"{word}\n" for word in deleted), "")
+        return {"changed": bool(deleted), "instance": None, "verdict": None, "deleted": deleted, **diff}
 
     def _refuse_open_runs_on(self, volume: str, home: str) -> None:
         """Results that nobody collected may lie on it."""
@@ -301,5 +309,5 @@ class ActionModule(TenantAction):
         return self._result(changed, instance, "adopted" if bound is None else "bound already")
 
     def _result(self, changed: bool, instance: Instance, msg: str, **more: t.Any) -> dict[str, t.Any]:
-        diff = {"before": "", "after": f"{instance.id} {instance.status}\n"} if changed else {}
-        return {"changed": changed, "instance": instance.as_dict(), "verdict": None, "msg": msg, "diff": diff, **more}
+        diff = difference(changed, "", f"{instance.id} {instance.status}\n")
+        return {"changed": changed, "instance": instance.as_dict(), "verdict": None, "msg": msg, **diff, **more}

@@ -19,7 +19,7 @@ class ActionModule(TenantAction):
         rental = ledger.rental(args["id"]) if args["id"] else ledger.bound(self.slot)
         instance_id = args["id"] or (rental.instance_id if rental else "")
         if not instance_id:
-            nothing = {"instance": None, "trouble": None, "verdict": None, "cost": None, "open": []}
+            nothing: dict[str, t.Any] = {"instance": None, "trouble": None, "verdict": None, "cost": None, "open": []}
             return {"changed": False, "bound": False, "id": "", "address": "", **nothing}
         platform = self.platform(args["api"])
         instance, trouble = None, None

@@ -10,7 +10,7 @@ import os
 import typing as t
 
 from ansible_collections.tenant.gpu.plugins.plugin_utils import card, kit
-from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
+from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
 from ansible_collections.tenant.gpu.plugins.plugin_utils.runs import Runs
 
@@ -32,7 +32,13 @@ class ActionModule(TenantAction):
     def _started(self, args: dict[str, t.Any]) -> dict[str, t.Any]:
         run, box = self._run(args), args["box"]
         if self.check:
-            return {"changed": True, "run": {"run_id": run["run_id"], "state": "queued", "cells": []}, "note": "check"}
+            planned = {"run_id": run["run_id"], "state": "queued", "cells": []}
+            return {
+                "changed": True,
+                "run": planned,
+                "note": "check",
+                **difference(True, "", f"{run['run_id']} running\n"),
+            }
         request = {
             "run": run,
             "instance_id": args["instance_id"],
@@ -59,7 +65,8 @@ class ActionModule(TenantAction):
             self.say(f"run {run['run_id']}: {answer['note']}")
         for line in card.next_after_launch(self.slot):
             self.say(line)
-        return {"changed": answer["changed"], "run": _row(run["run_id"], answer), "note": answer["note"]}
+        diff = difference(answer["changed"], "", f"{run['run_id']} {answer['state']}\n")
+        return {"changed": answer["changed"], "run": _row(run["run_id"], answer), "note": answer["note"], **diff}
 
     def _run(self, args: dict[str, t.Any]) -> dict[str, t.Any]:
         job = args["job"]
@@ -124,7 +131,8 @@ class ActionModule(TenantAction):
         answer = kit.call(self, args["box"], "stop", request, args["wait"] + args["deadline"])
         Runs(args["tenant_home"]).saw(args["run_id"], _row(args["run_id"], answer))
         self.say(f"run {args['run_id']}: {answer['note']}, state {answer['state']}; the box bills on")
-        return {"changed": answer["changed"], "run": _row(args["run_id"], answer), "note": answer["note"]}
+        diff = difference(answer["changed"], f"{args['run_id']} running\n", f"{args['run_id']} {answer['state']}\n")
+        return {"changed": answer["changed"], "run": _row(args["run_id"], answer), "note": answer["note"], **diff}
 
 
 def _row(run_id: str, answer: dict[str, t.Any]) -> dict[str, t.Any]:

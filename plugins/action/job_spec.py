@@ -11,7 +11,7 @@ import typing as t
 
 from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import now
 from ansible_collections.tenant.gpu.plugins.plugin_utils import jobspec, runs
-from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
+from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
 
 
@@ -76,4 +76,5 @@ class ActionModule(TenantAction):
     def _answer(self, record: dict[str, t.Any] | None, changed: bool) -> dict[str, t.Any]:
         job = record["job"] if record else None
         run_id = record["run_id"] if record else None
-        return {"changed": changed, "job": job, "run_id": run_id, "record": record}
+        diff = difference(changed, "", f"run {run_id}\n")
+        return {"changed": changed, "job": job, "run_id": run_id, "record": record, **diff}

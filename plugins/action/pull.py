@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 import typing as t
 from pathlib import Path
 
 from ansible_collections.tenant.gpu.plugins.module_utils._artifacts import manifest as manifests
 from ansible_collections.tenant.gpu.plugins.module_utils._artifacts import receipt as receipts
 from ansible_collections.tenant.gpu.plugins.module_utils._artifacts import verify
-from ansible_collections.tenant.gpu.plugins.plugin_utils import card, kit, transfer
-from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
+from ansible_collections.tenant.gpu.plugins.plugin_utils import card, kit
+from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
+from ansible_collections.tenant.gpu.plugins.plugin_utils.fetch import Fetcher, Teller, drop_partials
 from ansible_collections.tenant.gpu.plugins.plugin_utils.files import read_json, sync_folder, write_bytes, write_json
-from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger
+from ansible_collections.tenant.gpu.plugins.plugin_utils.landing import Landing
+from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental
 from ansible_collections.tenant.gpu.plugins.plugin_utils.runs import Runs
 
-_OWN_FILES = frozenset({"MANIFEST.json", "RECEIPT.json", "CARD.md"})
 _ROUNDS = 3
 _SPARE_BYTES = 64 << 20
+_FRESH_SECONDS = 900
 
 
 class ActionModule(TenantAction):
@@ -31,7 +34,7 @@ class ActionModule(TenantAction):
         results = Path(args["results_dir"]).expanduser().absolute()
         self.final = results / args["run_id"]
         self.stage = results / f".{args['run_id']}.partial"
-        self.limit, self.specs = args["slice"], args["artifacts"]
+        self.specs = args["artifacts"]
         try:
             made = self._manifest(args)
         except kit.Unreachable as problem:
@@ -46,6 +49,9 @@ class ActionModule(TenantAction):
         return self._collect(made, args)
 
     def _manifest(self, args: dict[str, t.Any]) -> dict[str, t.Any]:
+        made = self._of_the_last_slice(args)
+        if made is not None:
+            return made
         request = {"run_id": args["run_id"], "instance_id": args["instance_id"]}
         made = kit.call(self, args["box"], "manifest", request, args["deadline"])
         try:
@@ -60,6 +66,16 @@ class ActionModule(TenantAction):
                 "See what is on the box: watch.yml.",
             )
         return made
+
+    def _of_the_last_slice(self, args: dict[str, t.Any]) -> dict[str, t.Any] | None:
+        """The manifest that a slice ended with a moment ago: the box need not hash everything anew for the next."""
+        path = self.stage / "MANIFEST.json"
+        manifest = read_json(path)
+        if manifest is None or time.time() - path.stat().st_mtime > _FRESH_SECONDS:
+            return None
+        if (manifest["run_id"], manifest["instance_id"]) != (args["run_id"], args["instance_id"]):
+            return None
+        return {"manifest": manifest, "directory": f"{args['box']['root']}/runs/{args['run_id']}"}
 
     def _standing(self, made: dict[str, t.Any], args: dict[str, t.Any]) -> dict[str, t.Any] | None:
         """The receipt of an earlier pull, if it still holds for exactly these files."""
@@ -77,16 +93,24 @@ class ActionModule(TenantAction):
 
     def _collect(self, made: dict[str, t.Any], args: dict[str, t.Any]) -> dict[str, t.Any]:
         manifest = made["manifest"]
-        size = sum(entry["size"] for entry in manifest["files"])
+        checked = manifests.validate(manifest)
         self._refuse_unknown_cells(manifest, args["accept_missing"])
-        self._room_for(size, len(manifest["files"]))
-        self.say(f"pulling {len(manifest['files'])} files, {size} bytes")
-        names = [entry["path"] for entry in manifest["files"]]
-        if not self._fetch(made["directory"], names, by_content=False):
-            self.say("the slice is over; the next one goes on where this one ended")
-            return {"changed": True, "complete": False, "folder": str(self.stage), "receipt": None, "artifacts": [],
-                    "left_behind": manifest["left_behind"]}  # fmt: skip
-        found = self._verified(made)
+        self._room_for(checked.bytes, len(checked.files))
+        rental = Ledger(args["tenant_home"]).rental(args["instance_id"])
+        self.say(f"pulling {len(checked.files)} files, {_size(checked.bytes)}; {_price(rental)}")
+        fetcher = Fetcher(self, made["directory"], self.stage, self.final, args["slice"])
+        with Landing(self.stage, checked, self.specs) as landing:
+            started = time.monotonic()
+            with Teller(
+                lambda: self.say(_progress(landing.arrived, checked.bytes, time.monotonic() - started, rental))
+            ):
+                whole = self._fetch(fetcher, [one.name for one in checked.files], by_content=False)
+            if not whole:
+                self.say(_progress(landing.arrived, checked.bytes, time.monotonic() - started, rental))
+                write_json(self.stage / "MANIFEST.json", manifest, 0o644)
+                return {"changed": True, "complete": False, "folder": str(self.stage), "receipt": None,
+                        "artifacts": [], "left_behind": manifest["left_behind"]}  # fmt: skip
+            found = self._verified(fetcher, checked, landing)
         receipt = self._receipt(manifest, found, args)
         self._refuse_bad(found, receipt)
         self._publish(made, receipt, args)
@@ -117,57 +141,39 @@ class ActionModule(TenantAction):
                 "Free space, or choose another results_dir.",
             )
 
-    def _fetch(self, directory: str, names: list[str], *, by_content: bool) -> bool:
-        """rsync the named files into the stage; False where the slice ended first."""
-        arguments = ["--times", "--perms", "--chmod=u+rw,go-w", "--from0", "--files-from=-", "--no-implied-dirs"]
-        arguments += ["--checksum"] if by_content else []
-        if self.final.is_dir():
-            arguments.append(f"--copy-dest={self.final}")
-        feed = "\0".join(names).encode("utf-8", "surrogateescape")
-        for attempt in range(_ROUNDS):
-            try:
-                route = transfer.route(self)
-            except kit.Unreachable as problem:
-                raise self._lost(problem) from problem
-            source = f"{route.target}:{directory}/"
-            code, text = transfer.rsync(route, [*arguments, source, f"{self.stage}/"], limit=self.limit, feed=feed)
-            if code == 0:
-                return True
-            if text == "the slice ended":
-                return False
-            if code == 24 or (code == 23 and "vanished" in text):
-                raise transfer.refusal(24, text)
-            if code not in transfer.RETRYABLE or attempt == _ROUNDS - 1:
-                raise transfer.refusal(code, text)
-        return False
+    def _fetch(self, fetcher: Fetcher, names: list[bytes], *, by_content: bool) -> bool:
+        try:
+            return fetcher.fetch(names, by_content=by_content)
+        except kit.Unreachable as problem:
+            raise self._lost(problem) from problem
 
-    def _verified(self, made: dict[str, t.Any]) -> dict[str, t.Any]:
+    def _verified(self, fetcher: Fetcher, manifest: manifests.Manifest, landing: Landing) -> dict[str, t.Any]:
         """Hash and load everything; what differs is fetched again by content, never by size and time."""
-        manifest = made["manifest"]
         for attempt in range(_ROUNDS):
-            found = verify.verify_tree(str(self.stage), manifest, self.specs)
+            found = verify.verify_tree(str(self.stage), manifest, self.specs, pool=landing)
             wrong = found["mismatched"] + found["missing"]
             if not wrong:
                 break
             if attempt == _ROUNDS - 1:
+                (self.stage / "MANIFEST.json").unlink(missing_ok=True)
                 raise Refused(
                     "moved_source",
                     f"{len(wrong)} files differ from the manifest after {_ROUNDS} tries: {', '.join(wrong[:5])}",
                     "They changed on the box since it was made, or the disk here is bad.",
                     "See that nothing writes there any more, then collect again.",
                 )
-            self._fetch(made["directory"], wrong, by_content=True)
-        self._move_strangers(found["strangers"])
+            self._fetch(fetcher, [verify.to_bytes(path) for path in wrong], by_content=True)
+        drop_partials(self.stage)
+        self._move_strangers(verify.strangers(self.stage, manifest))
         return found
 
     def _move_strangers(self, names: list[str]) -> None:
         """Files the manifest does not name are kept, beside the results."""
         for name in names:
-            if name in _OWN_FILES:
-                continue
-            target = self.stage.with_name(f".{self.final.name}.strangers") / name
+            path = os.fsdecode(verify.to_bytes(name))
+            target = self.stage.with_name(f".{self.final.name}.strangers") / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(self.stage / name, target)
+            os.replace(self.stage / path, target)
 
     def _receipt(self, manifest: dict[str, t.Any], found: dict[str, t.Any], args: dict[str, t.Any]) -> dict[str, t.Any]:
         copies = [{"host": platform.node(), "path": str(self.final)}]
@@ -224,6 +230,7 @@ class ActionModule(TenantAction):
             "receipt": receipt,
             "artifacts": receipt["artifacts"],
             "left_behind": made["manifest"]["left_behind"],
+            **difference(changed, "", "".join(f"{entry['path']}\n" for entry in made["manifest"]["files"])),
         }
 
     @staticmethod
@@ -238,3 +245,28 @@ class ActionModule(TenantAction):
 
 def _content(manifest: dict[str, t.Any]) -> list[tuple[str, int, str]]:
     return sorted((entry["path"], entry["size"], entry["sha256"]) for entry in manifest["files"])
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+
+
+def _price(rental: Rental | None) -> str:
+    if rental is None or rental.rate is None:
+        return "what the box costs meanwhile is unknown"
+    return f"the box costs {float(rental.rate['amount']):.4f} {rental.rate['currency']} an hour meanwhile"
+
+
+def _progress(arrived: int, total: int, seconds: float, rental: Rental | None) -> str:
+    """How far, how fast, how long still, and what that costs."""
+    pace = arrived / seconds if seconds > 0 else 0.0
+    line = f"{_size(arrived)} of {_size(total)} arrived and looked at, {pace / 1e6:.1f} MB/s"
+    if pace == 0:
+        return line
+    left = (total - arrived) / pace
+    cost = (
+        ""
+        if rental is None or rental.rate is None
+        else (f", {float(rental.rate['amount']) * left / 3600:.4f} {rental.rate['currency']} more")
+    )
+    return f"{line}, about {left:.0f} s left{cost}"

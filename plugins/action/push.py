@@ -10,7 +10,7 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.tenant.gpu.plugins.plugin_utils import kit, source, transfer
-from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
+from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
 from ansible_collections.tenant.gpu.plugins.plugin_utils.runs import Runs
 
@@ -28,8 +28,8 @@ class ActionModule(TenantAction):
         if not self.check:
             self._send(box, tree, args["deadline"])
             self.say(f"release {release}: {len(tree.names)} files, {tree.size} bytes pushed")
-        diff = {"before": "", "after": "".join(f"{name}\n" for name in tree.names)}
-        return {"changed": True, "release": release, "files": len(tree.names), "bytes": tree.size, "diff": diff}
+        diff = difference(True, "", "".join(f"{name}\n" for name in tree.names))
+        return {"changed": True, "release": release, "files": len(tree.names), "bytes": tree.size, **diff}
 
     def _pinned(self, args: dict[str, t.Any], tree: source.Tree) -> str:
         """The release of this run. A run keeps its first source: a resumed run uses the identical one."""

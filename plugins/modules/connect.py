@@ -48,6 +48,7 @@ options:
 extends_documentation_fragment:
   - tenant.gpu.home
   - tenant.gpu.attributes
+  - tenant.gpu.attributes.diff
 """
 
 EXAMPLES = r"""

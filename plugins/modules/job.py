@@ -72,6 +72,7 @@ extends_documentation_fragment:
   - tenant.gpu.box
   - tenant.gpu.home
   - tenant.gpu.attributes
+  - tenant.gpu.attributes.diff
 """
 
 EXAMPLES = r"""

@@ -31,6 +31,7 @@ options:
 extends_documentation_fragment:
   - tenant.gpu.home
   - tenant.gpu.attributes
+  - tenant.gpu.attributes.diff
 seealso:
   - module: tenant.gpu.job
 """

@@ -51,6 +51,7 @@ extends_documentation_fragment:
   - tenant.gpu.box
   - tenant.gpu.home
   - tenant.gpu.attributes
+  - tenant.gpu.attributes.diff
 seealso:
   - module: tenant.gpu.artifact_verify
 """

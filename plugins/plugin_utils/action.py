@@ -95,6 +95,11 @@ class TenantAction(ActionBase):
         return client(api, {**os.environ, **given})
 
 
+def difference(changed: bool, before: str, after: str) -> dict[str, dict[str, str]]:
+    """The ``diff`` of a result, where something changed; each side is lines of text."""
+    return {"diff": {"before": before, "after": after}} if changed else {}
+
+
 def plain(value: t.Any) -> t.Any:
     """Ansible's tagged values as ordinary ones, for libraries that are particular about types."""
     if isinstance(value, dict):

@@ -44,7 +44,10 @@ FIELDS = [
 
 @dataclass
 class Rental:
-    """One instance as the ledger tells it; ``ended_at`` is when the platform accepted the delete."""
+    """One instance as the ledger tells it; ``ended_at`` is when the platform accepted the delete.
+
+    ``reached``: it named an SSH address at least once, so something of the user's may be on it.
+    """
 
     instance_id: str
     slot: str
@@ -56,6 +59,7 @@ class Rental:
     ended_at: str | None = None
     verdict: str | None = None
     superseded_by: str | None = None
+    reached: bool = False
     served: list[tuple[str | None, str]] = field(default_factory=list)
 
     def intervals(self, run_id: str) -> list[tuple[str, str | None]]:
@@ -191,6 +195,8 @@ class Ledger:
 def _update(rental: Rental, entry: dict[str, t.Any]) -> None:
     if entry["action"] == "destroyed":
         rental.ended_at = rental.ended_at or entry["at"]
+    elif entry["action"] == "ready":
+        rental.reached = True
     elif entry["action"] == "superseded":
         rental.superseded_by = entry.get("note")
     elif entry["action"] == "bound":

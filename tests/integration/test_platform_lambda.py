@@ -34,6 +34,8 @@ from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import 
     verdict,
 )
 from ansible_collections.tenant.gpu.plugins.module_utils._platforms.lambda_cloud import Lambda
+from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger
+from ansible_collections.tenant.gpu.plugins.plugin_utils.rental import Renter, key_pair
 from lab import launcher
 from lab.api import Lab
 
@@ -275,6 +277,26 @@ def test_a_bad_key_is_an_auth_error(lab: Lab) -> None:
     for call in (cloud.whoami, cloud.list, lambda: cloud.show("a"), lambda: cloud.destroy("a")):
         with pytest.raises(AuthError):
             call()
+
+
+# Behind the verb `instance`
+
+
+def test_a_renter_finds_what_a_lost_answer_rented_and_proves_its_end(
+    lab: Lab, cloud: Lambda, ssh_key: Path, tmp_path: Path
+) -> None:
+    renter = Renter(cloud, Ledger(tmp_path), "lambda-1", lambda text: None)
+    resources = {"gpu": "A100", "gpu_count": 1, "vram_gb": None, "disk_gb": None, "cuda": None}
+    limits = {"max_duration": 3600, "max_price": {"amount": "3", "currency": "USD"}, "max_cost": None}
+    job = {"resources": resources, "image": "lambda-stack", "volumes": [], "region": None, **limits}
+    name = "digits-lambda-1-renter"
+    plan, wanted = renter.plan(job, name, {"disk": "0"}, 60)
+    lab.fault("api.drop", LAUNCH, times=1)
+    made = renter.rent(plan, wanted, "renter", key_pair(str(ssh_key)))
+    assert renter.wait_ready(made, 30).endpoint is not None
+    assert len([one for one in lab.rentals() if one["name"] == name]) == 1
+    assert renter.destroy(made.id, 30)["state"] == "off"
+    assert lab.rental(made.id)["state"] == "gone"
 
 
 # Filesystems

@@ -35,6 +35,8 @@ from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import 
     verdict,
 )
 from ansible_collections.tenant.gpu.plugins.module_utils._platforms.vastai import VastAi
+from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger
+from ansible_collections.tenant.gpu.plugins.plugin_utils.rental import Renter, key_pair
 from lab import launcher
 from lab.api import Lab
 
@@ -332,6 +334,26 @@ def test_the_key_of_a_box_can_touch_nothing_but_itself(lab: Lab, vastai: VastAi,
 def test_the_retired_list_answers_410(lab: Lab, vastai: VastAi) -> None:
     with pytest.raises(Retired):
         vastai._http.read("/api/v0/instances/")
+
+
+# Behind the verb `instance`
+
+
+def test_a_renter_finds_what_a_lost_answer_rented_and_proves_its_end(
+    lab: Lab, vastai: VastAi, ssh_key: Path, tmp_path: Path
+) -> None:
+    renter = Renter(vastai, Ledger(tmp_path), "vastai-1", lambda text: None)
+    resources = {"gpu": "A100", "gpu_count": 1, "vram_gb": None, "disk_gb": None, "cuda": None}
+    limits = {"max_duration": 3600, "max_price": {"amount": "3", "currency": "USD"}, "max_cost": None}
+    job = {"resources": resources, "image": "pytorch/pytorch", "volumes": [], "region": None, **limits}
+    name = "digits-vastai-1-renter"
+    plan, wanted = renter.plan(job, name, {}, 60)
+    lab.fault("api.drop", {"platform": "vastai", "path": "/asks/"}, times=1)
+    made = renter.rent(plan, wanted, "renter", key_pair(str(ssh_key)))
+    assert renter.wait_ready(made, 30).endpoint is not None
+    assert len([one for one in lab.rentals() if one["name"] == name]) == 1
+    assert renter.destroy(made.id, 30)["state"] == "off"
+    assert lab.rental(made.id)["state"] == "gone"
 
 
 # Volumes

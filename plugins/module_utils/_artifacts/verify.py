@@ -187,6 +187,12 @@ def _without_network() -> tuple[str, ...]:
     return ()
 
 
+class Mapper(t.Protocol):
+    """What answers requests: a ``Pool``, or something that stands before one."""
+
+    def map(self, requests: t.Sequence[Request]) -> list[dict[str, t.Any]]: ...
+
+
 class Pool:
     """Workers for several files at once. Use it as a context manager."""
 
@@ -285,7 +291,7 @@ def verify_tree(
     jobs: int | None = None,
     *,
     limits: Limits | None = None,
-    pool: Pool | None = None,
+    pool: Mapper | None = None,
 ) -> dict[str, t.Any]:
     """Hash every file of a manifest below ``root`` and load every artifact of the job's list, in one read each.
 
@@ -299,7 +305,7 @@ def verify_tree(
     real = functools.lru_cache(maxsize=4096)(functools.partial(_real_folder, base))
     here = [one for one in checked.files if _is_inside(base, one.name, real)]
     missing = sorted({one.path for one in checked.files} - {one.path for one in here})
-    requests = [_request(base, one, artifacts) for one in here]
+    requests = [request_for(base, one, artifacts) for one in here]
     if pool is not None:
         answers = pool.map(requests)
     else:
@@ -340,7 +346,8 @@ def _real_folder(base: bytes, folder: bytes) -> bool:
     return os.path.realpath(folder) == folder and (folder + b"/").startswith(base + b"/")
 
 
-def _request(base: bytes, one: File, artifacts: t.Sequence[dict[str, t.Any]]) -> Request:
+def request_for(base: bytes, one: File, artifacts: t.Sequence[dict[str, t.Any]]) -> Request:
+    """How one file of a manifest below ``base`` is to be looked at, as ``verify_tree`` does it."""
     path = os.path.join(base, one.name)
     if one.artifact in _RECORDS:
         return Request(path, load=False)
@@ -457,6 +464,7 @@ __all__ = [
     "Limits",
     "Pool",
     "Request",
+    "request_for",
     "safe_text",
     "strangers",
     "to_bytes",

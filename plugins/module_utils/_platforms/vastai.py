@@ -91,6 +91,7 @@ _SECONDS_LEFT_LEAST = 86400  # an offer ends with its host's contract, and the i
 #: Of a card's nominal memory; an L40S of 48 GB says 46068 MB.
 _VRAM_MB_PER_GB = 950
 _PROXY_AFTER_MINUTES = 2
+_MICRO = Decimal("0.000001")
 #: Without it a login lands in tmux, which Ansible cannot use (docs). Kept at /root/onstart.sh, run at every start.
 _ONSTART = "touch /root/.no_auto_tmux"
 
@@ -510,7 +511,7 @@ def _threshold(body: t.Any) -> float | None:
 
 def _success(answer: Answer, call: str) -> Answer:
     """The answer to a change, if it says ``success: true``; with ``false`` it has not come this far."""
-    if not (isinstance(answer.data, dict) and answer.data):
+    if not (isinstance(answer.data, dict) and answer.data.get("success") is True):
         raise UnknownOutcome(f"{call}: {answer.status} without success")
     return answer
 
@@ -588,7 +589,8 @@ def _offer(entry: dict[str, t.Any]) -> Offer:
         gpu=_clean(str(entry["gpu_name"]), 60),
         gpu_count=entry["num_gpus"],
         vram_gb=round(entry["gpu_ram"] / 1024),
-        rate=_usd(entry.get("dph_total"), "dph_total of an offer"),
+        # Rounded: the last digits of a float differ from search to search, and a plan is approved by its price.
+        rate=Money(_decimal(entry.get("dph_total"), "dph_total of an offer").quantize(_MICRO), "USD"),
         region=_clean(str(entry.get("geolocation") or ""), 60) or None,
         stock=_offer_notes(entry),
     )

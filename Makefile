@@ -11,7 +11,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test setup lint unit integration molecule matrix bench build clean
+.PHONY: help demo test setup lint unit integration molecule matrix torch bench build clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ lint unit integration molecule: setup  ## one part of make test
 
 matrix: setup  ## unit tests and a slice of integration on ansible-core 2.19 and 2.21, on each Python that is here
 	@$(BIN)/nox -s matrix
+
+torch: setup  ## the artifact tests on files that PyTorch and others wrote (a large download)
+	@$(BIN)/nox -s torch
 
 bench: setup  ## the measurements behind the numbers in docs/
 	@$(BIN)/nox -s bench

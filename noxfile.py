@@ -109,7 +109,8 @@ def matrix(session: nox.Session) -> None:
         session.error(f"no interpreter is here for {' '.join(session.posargs) or 'any of the pairs'}")
     for core, version, python in pairs:
         session.log("ansible-core %s on Python %s", core, version)
-        bin_dir = matrix_venv(session, core, version, python)
+        pins = [f"ansible-core=={core}", *(pin for pin in pinned(REQUIREMENTS) if not pin.startswith("ansible-core"))]
+        bin_dir = environment(session, f"matrix-{core}-py{version}", python, pins)
         env = clean_environment() | {"PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}"}
         pytest = [str(bin_dir / "python"), "-m", "pytest", "-p", "no:cacheprovider"]
         session.run(*pytest, "tests/unit", env=env, external=True)
@@ -117,29 +118,45 @@ def matrix(session: nox.Session) -> None:
         session.run(*pytest, *have("tests/integration"), "-m", "matrix", env=env, external=True, success_codes=[0, 5])
 
 
+@nox.session
+def torch(session: nox.Session) -> None:
+    """the artifact tests on files that PyTorch and others wrote; further arguments go to pytest"""
+    # The oldest Python here: wheels of large libraries come to the newest one last.
+    python = interpreters()[min(interpreters())]
+    bin_dir = environment(session, "torch", python, pinned([*REQUIREMENTS, "requirements-torch.txt"]))
+    pytest = [str(bin_dir / "python"), "-m", "pytest", "-p", "no:cacheprovider", "-m", "torch", "tests/unit/artifacts"]
+    session.run(*pytest, *session.posargs, env=clean_environment(), external=True)
+
+
 def combinations() -> Iterator[tuple[str, str, str]]:
     """(ansible-core, Python version, interpreter) for each pair that can run here."""
-    listing = subprocess.run([ROOT / "tools" / "interpreters.sh"], check=True, capture_output=True, text=True).stdout
-    found = dict(line.split(" ", 1) for line in listing.splitlines())
+    found = interpreters()
     for core, accepted in CORES.items():
         for version in sorted(accepted & found.keys()):
             yield core, version, found[version]
 
 
-def matrix_venv(session: nox.Session, core: str, version: str, python: str) -> Path:
-    """The folder of executables of an environment with that core; made once, kept while the pins stay the same."""
-    venv = ROOT / ".nox" / f"matrix-{core}-py{version}"
-    wanted = f"ansible-core=={core}\n" + "".join(
-        line
-        for name in REQUIREMENTS
-        for line in (ROOT / name).read_text().splitlines(keepends=True)
-        if not line.startswith("ansible-core")
-    )
+def interpreters() -> dict[str, str]:
+    """The interpreters that run here, by version."""
+    listing = subprocess.run([ROOT / "tools" / "interpreters.sh"], check=True, capture_output=True, text=True).stdout
+    return dict(line.split(" ", 1) for line in listing.splitlines())
+
+
+def pinned(files: list[str]) -> list[str]:
+    """The lines of the requirement files that name a package."""
+    lines = [line for name in files for line in (ROOT / name).read_text().splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def environment(session: nox.Session, name: str, python: str, pins: list[str]) -> Path:
+    """The folder of executables of an environment with these packages; made once, kept while the pins stay the same."""
+    venv = ROOT / ".nox" / name
+    wanted = "".join(f"{pin}\n" for pin in pins)
     stamp = venv / "installed.txt"
     if not stamp.is_file() or stamp.read_text() != wanted:
         session.run(python, "-m", "venv", "--clear", str(venv), external=True)
-        pins = venv / "wanted.txt"
-        pins.write_text(wanted)
-        session.run(str(venv / "bin" / "python"), "-m", "pip", "install", "-q", "-r", str(pins), external=True)
-        pins.rename(stamp)
+        listed = venv / "wanted.txt"
+        listed.write_text(wanted)
+        session.run(str(venv / "bin" / "python"), "-m", "pip", "install", "-q", "-r", str(listed), external=True)
+        listed.rename(stamp)
     return venv / "bin"

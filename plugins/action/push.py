@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import tarfile
 import typing as t
 from pathlib import Path
 
 from ansible_collections.tenant.gpu.plugins.plugin_utils import kit, source, transfer
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
+from ansible_collections.tenant.gpu.plugins.plugin_utils.fetch import rsync_is_missing
 from ansible_collections.tenant.gpu.plugins.plugin_utils.runs import Runs
 
 _TRIES = 4
@@ -56,6 +59,9 @@ class ActionModule(TenantAction):
                 code, text = self._copy(route, tree, listed, incoming)
                 if code == 0:
                     break
+                if rsync_is_missing(code, text):
+                    self._pack(route, tree, incoming)
+                    break
                 if code not in transfer.RETRYABLE or attempt == _TRIES:
                     raise transfer.refusal(code, text)
                 route = transfer.route(self)
@@ -67,6 +73,25 @@ class ActionModule(TenantAction):
                 "The box went out of reach while the source was pushed.",
                 "Run the same command again: only what is missing travels.",
             ) from problem
+
+    def _pack(self, route: transfer.Route, tree: source.Tree, incoming: str) -> None:
+        """Where the box has no rsync: everything in one tar over ssh."""
+        place = transfer.quoted(incoming)
+        remote = f"mkdir -p {place} && tar -C {place} -xf -"
+        receiving = subprocess.Popen(
+            route.command(remote), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        assert receiving.stdin is not None and receiving.stderr is not None
+        try:
+            with tarfile.open(fileobj=receiving.stdin, mode="w|") as archive:
+                for name in tree.names:
+                    archive.add(tree.root / name, name, recursive=False)
+            receiving.stdin.close()
+        except BrokenPipeError:
+            pass
+        text = receiving.stderr.read().decode(errors="replace")
+        if receiving.wait():
+            raise transfer.refusal(23, f"tar over ssh: {text}")
 
     @staticmethod
     def _copy(route: transfer.Route, tree: source.Tree, listed: str, incoming: str) -> tuple[int, str]:

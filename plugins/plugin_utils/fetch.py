@@ -45,7 +45,7 @@ class Fetcher:
                 return True
             if code == 30 and text == "the slice ended":
                 return False
-            if _rsync_is_missing(code, text):
+            if rsync_is_missing(code, text):
                 self._tar(way, names)
                 return True
             if code not in RETRYABLE or attempt == _TRIES or time.monotonic() + pause > self.ends:
@@ -69,11 +69,9 @@ class Fetcher:
     def _tar(self, way: Route, names: list[bytes]) -> None:
         """The slow road: everything anew, whole files only. Members that were not asked for are refused."""
         wanted = set(names)
-        host = way.target.rpartition("@")[2]
-        user = ["-l", way.target.rpartition("@")[0]] if "@" in way.target else []
         remote = f"tar -C {shlex.quote(self.directory)} -chf - --null -T -"
         sending = subprocess.Popen(
-            [*way.shell, *user, host, remote], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            way.command(remote), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert sending.stdin is not None and sending.stdout is not None and sending.stderr is not None
         feeder = threading.Thread(target=_feed, args=(sending.stdin, b"\0".join(names) + b"\0"))
@@ -119,7 +117,7 @@ def _feed(stream: t.IO[bytes], text: bytes) -> None:
         return
 
 
-def _rsync_is_missing(code: int, text: str) -> bool:
+def rsync_is_missing(code: int, text: str) -> bool:
     """On the box: its shell says so, and rsync here sees the connection closed (12) or the shell's 127."""
     return code in (12, 127) and "rsync" in text and ("not found" in text or "No such file" in text)
 

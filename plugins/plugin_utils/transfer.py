@@ -40,6 +40,11 @@ class Route(t.NamedTuple):
     shell: list[str]
     target: str
 
+    def command(self, remote: str) -> list[str]:
+        """The ssh command line that runs a shell command on the box."""
+        user, at, host = self.target.rpartition("@")
+        return [*self.shell, *(["-l", user] if at else []), host, remote]
+
 
 def route(action: t.Any) -> Route:
     """Revive Ansible's master connection and describe it for rsync. Raises Unreachable."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +25,9 @@ PROXY_VARIABLE = re.compile(r"(https?|all)_proxy$", re.IGNORECASE)
 
 def pytest_configure() -> None:
     """Clean the environment once, before any module of ours or of Ansible reads it."""
+    # A shell's background job ignores Ctrl-C and hands that on to all that it starts, also to what a test interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         if name.startswith("ANSIBLE_") or ACCOUNT_VARIABLE.match(name) or PROXY_VARIABLE.match(name):
             del os.environ[name]

@@ -120,11 +120,11 @@ class ActionModule(TenantAction):
             "root": probe["root"],
             "data_dir": probe["data_dir"],
             "home": probe["home"],
-            "uid": int(probe["uid"]),
+            "uid": probe.get("uid"),
             "boot_id": probe["boot_id"],
             "kit": f"{probe['root']}/bin/{ready.name}",
         }
-        there = probe.get("kit") is not None and int(probe["kit"].split()[1]) == len(ready.content)
+        there = probe.get("kit", "").split()[1:2] == [str(len(ready.content))]
         if not there and not self.check:
             self._put_kit(box["root"], ready)
         return box, not there

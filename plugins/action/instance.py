@@ -9,25 +9,37 @@ from __future__ import annotations
 import typing as t
 from pathlib import Path
 
-from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import OFF, Instance, NotFound, now, verdict
-from ansible_collections.tenant.gpu.plugins.plugin_utils import gate, kit
+from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import (
+    OFF,
+    Instance,
+    NotFound,
+    PlatformError,
+    Volume,
+    now,
+    verdict,
+)
+from ansible_collections.tenant.gpu.plugins.plugin_utils import card, gate, kit
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
 from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental, cost
 from ansible_collections.tenant.gpu.plugins.plugin_utils.rental import Plan, Renter, key_pair
-from ansible_collections.tenant.gpu.plugins.plugin_utils.runs import Runs
+from ansible_collections.tenant.gpu.plugins.plugin_utils.runs import Runs, slot_lock
+
+_GLANCE_SECONDS = 5.0
 
 
 class ActionModule(TenantAction):
     def perform(self, args: dict[str, t.Any]) -> dict[str, t.Any]:
         self.ledger = Ledger(args["tenant_home"])
         platform = self.platform(args["api"])
-        self.renter = Renter(platform, self.ledger, self.slot, self.say)
-        if "rent" not in platform.can:
-            return self._by_hand(args)
-        if args["leftovers_approve"]:
-            return self._delete_leftovers(args)
-        return self._absent(args) if args["state"] == "absent" else self._running(args)
+        self.renter = Renter(platform, self.ledger, self.slot, self.say, dry=self.check)
+        with slot_lock(args["tenant_home"], self.slot):
+            if "rent" not in platform.can:
+                return self._by_hand(args)
+            if args["state"] == "running":
+                return self._running(args)
+            result = self._absent(args)
+            return self._delete_leftovers(args, result) if args["leftovers_approve"] else result
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -37,6 +49,8 @@ class ActionModule(TenantAction):
         instance = self._still_there(bound, args) if bound else self.renter.settle_intent(args["run_id"])
         if instance is not None:
             changed = self._bind(bound, args["run_id"])
+            if instance.endpoint and bound and not bound.reached:
+                self.renter.note("ready", instance_id=instance.id, endpoint=instance.endpoint.as_dict())
             ready = instance if instance.endpoint or self.check else self._ready(instance, args)
             return self._result(changed, ready, "bound already")
         return self._rent(args, self._dead(bound))
@@ -46,8 +60,8 @@ class ActionModule(TenantAction):
         try:
             seen = self.renter.platform.show(bound.instance_id)
         except NotFound:
-            self.renter.prove(bound.instance_id, True, 0)
-            if self.ledger.bound(self.slot) is None:
+            # Gone for good only with the whole proof; otherwise the slot stays bound and the user is told.
+            if self.renter.prove(bound.instance_id, _GLANCE_SECONDS)["state"] == OFF:
                 return None
             raise
         if not seen.dead:
@@ -76,12 +90,8 @@ class ActionModule(TenantAction):
     def _warn_open_elsewhere(self) -> None:
         bound = self.ledger.bound(self.slot)
         for rental in self.ledger.rentals():
-            stale = rental.slot == self.slot and rental.open and (bound is None or rental is not bound)
-            if stale and (bound is None or rental.instance_id != bound.instance_id):
-                self.say(
-                    f"STILL OPEN: {rental.instance_id} of this slot is not proven off. "
-                    f"ansible-playbook playbooks/teardown.yml -l {self.slot} -e discard={rental.instance_id}"
-                )
+            if rental.slot == self.slot and rental.open and (bound is None or rental.instance_id != bound.instance_id):
+                self.say(card.still_open(self.slot, rental))
 
     def _rent(self, args: dict[str, t.Any], supersedes: str | None) -> dict[str, t.Any]:
         job, run_id = args["job"], args["run_id"]
@@ -94,15 +104,20 @@ class ActionModule(TenantAction):
                 "Nothing was rented.",
                 "Choose a slot of an allowed platform, or add this one to job_platforms.",
             )
-        name = f"{job['project']}-{self.slot}-{run_id}"
-        plan, wanted = self.renter.plan(job, name, args["storage_price"], args["boot_timeout"])
+        plan, wanted = self.renter.plan(job, run_id, args["storage_price"], args["boot_timeout"])
         for line in plan.lines():
             self.say(line)
         if self.check:
             diff = difference(True, "", "\n".join(plan.lines()) + "\n")
             return {"changed": True, "plan": plan.as_dict(), "instance": None, **diff}
         self._refuse_unapproved(plan, args)
-        instance = self.renter.rent(plan, wanted, run_id, key_pair(args["ssh_key"]))
+        try:
+            instance = self.renter.rent(plan, wanted, run_id, key_pair(args["ssh_key"]))
+        except PlatformError as problem:
+            for volume in self.ledger.volumes():
+                if volume.ended_at is None and volume.platform == self.renter.platform.name:
+                    problem.do += f" Volume {volume.name} ({volume.volume_id}) is there and bills until it is deleted."
+            raise
         self.say(f"rented {instance.id} ({instance.status}); it bills from now on")
         if supersedes:
             self.renter.note("superseded", instance_id=supersedes, note=instance.id)
@@ -154,20 +169,18 @@ class ActionModule(TenantAction):
     # -- absent -----------------------------------------------------------------------------------------------------
 
     def _absent(self, args: dict[str, t.Any]) -> dict[str, t.Any]:
-        instance_id = args["id"] or args["discard"] or self._dead(self.ledger.bound(self.slot))
-        if not instance_id:
-            return {"changed": False, "instance": None, "verdict": None, "msg": "nothing is rented on this slot"}
-        self.renter.platform.check_id(instance_id)
-        rental = self.ledger.rental(instance_id) or self._stranger(instance_id)
-        if not rental.open:
-            return self._gone(instance_id, {"state": OFF, "instance_id": instance_id, "evidence": [], "leftovers": []})
-        checked = self._pass_gate(instance_id, rental, args)
+        rental = self._target(args)
+        if rental is None:
+            return self._rest(args, {"changed": False, "instance": None, "verdict": None, "msg": "nothing is rented"})
+        instance_id = rental.instance_id
+        discard = args["discard"] if args["discard"] == instance_id else ""
+        checked = self._pass_gate(rental, {**args, "discard": discard})
         if self.check:
             diff = difference(True, f"{instance_id} exists\n", f"{instance_id} destroyed\n")
             return {"changed": True, "instance": None, "verdict": None, "gate": checked, **diff}
         for line in checked:
             self.say(f"gate: {line}")
-        receipt = args["results_dir"] if not args["discard"] else None
+        receipt = None if discard else args["results_dir"]
         found = self.renter.destroy(instance_id, args["prove_timeout"], receipt=receipt, note="; ".join(checked))
         if found["state"] != OFF:
             raise Refused(
@@ -177,8 +190,35 @@ class ActionModule(TenantAction):
                 f"{found['advice']} Then run the same command again.",
                 verdict=found,
             )
-        self._close_runs(args, rental)
-        return self._gone(instance_id, found, changed=True, gate=checked)
+        self._close_run(args, rental, discard)
+        return self._rest(args, self._gone(instance_id, found, checked))
+
+    def _target(self, args: dict[str, t.Any]) -> Rental | None:
+        """What to destroy: what is named and still open, else what the slot is bound to."""
+        for named in (args["id"], args["discard"]):
+            if not named:
+                continue
+            self.renter.platform.check_id(named)
+            known = self.ledger.rental(named)
+            if known is None and any(volume.volume_id == named for volume in self.ledger.volumes()):
+                continue  # a discard can name a volume too: see _refuse_open_runs_on
+            if known is None:
+                return self._stranger(named)
+            if known.open:
+                return known
+            self.say(f"{named}: its meter was proven off before")
+        return self.ledger.bound(self.slot)
+
+    def _rest(self, args: dict[str, t.Any], result: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Nobody shall think that nothing bills any more while something does."""
+        self._warn_open_elsewhere()
+        shown = {left["id"] for left in (result.get("verdict") or {}).get("leftovers", [])}
+        wanted = args["leftovers_approve"]
+        for volume in self.ledger.volumes():
+            mine = volume.ended_at is None and volume.platform == self.renter.platform.name
+            if mine and volume.volume_id not in shown and volume.volume_id not in wanted:
+                self.say(card.still_bills("network_volume", volume.volume_id, volume.name))
+        return result
 
     def _stranger(self, instance_id: str) -> Rental:
         """An id that the ledger does not know: adopted if the platform shows it alive, otherwise refused at once."""
@@ -196,10 +236,10 @@ class ActionModule(TenantAction):
             self.renter.adopt(seen, rate, None, "adopted")
         return Rental(seen.id, self.slot, self.renter.platform.name, seen.name, None, rate, seen.created_at or now())
 
-    def _pass_gate(self, instance_id: str, rental: Rental | None, args: dict[str, t.Any]) -> list[str]:
+    def _pass_gate(self, rental: Rental, args: dict[str, t.Any]) -> list[str]:
         status, why = None, "it was not asked"
         bound = self.ledger.bound(self.slot)
-        if bound and bound.instance_id == instance_id:  # the connection leads to the bound instance, to no other
+        if bound and bound.instance_id == rental.instance_id:  # the connection leads to the bound instance, no other
             try:
                 status = kit.call(self, args["box"] or {}, "status", {}, args["deadline"])
             except kit.Unreachable as problem:
@@ -208,74 +248,94 @@ class ActionModule(TenantAction):
                 why = problem.seen
         else:
             why = "the slot is bound to another instance now"
+        book = Runs(args["tenant_home"])
+        served = [run_id for run_id, _ in rental.served if run_id]
+        launched = [run_id for run_id in served if (book.get(run_id) or {}).get("instance_id") == rental.instance_id]
         question = gate.Question(
-            instance_id=instance_id,
+            instance_id=rental.instance_id,
             approve=args["approve"],
             discard=args["discard"],
             results_dir=Path(args["results_dir"]).expanduser(),
             status=status,
             why_unreachable=why,
-            recorded_runs=[rental.run_id] if rental and rental.run_id else [],
+            recorded_runs=served,
+            launched_runs=launched,
             data_survives=args["data_survives"],
         )
         return gate.decide(question)
 
-    def _close_runs(self, args: dict[str, t.Any], rental: Rental | None) -> None:
+    def _close_run(self, args: dict[str, t.Any], rental: Rental, discard: str) -> None:
         """A run whose last box is gone needs no more care; one that was superseded lives on elsewhere."""
-        if rental and rental.run_id and not rental.superseded_by:
-            Runs(args["tenant_home"]).close(rental.run_id, f"{rental.instance_id} destroyed")
+        if rental.run_id and not rental.superseded_by:
+            why = f"{rental.instance_id} {'given up by discard' if discard else 'destroyed'}"
+            Runs(args["tenant_home"]).close(rental.run_id, why, proven=not discard)
 
-    def _gone(
-        self, instance_id: str, found: dict[str, t.Any], changed: bool = False, **more: t.Any
-    ) -> dict[str, t.Any]:
+    def _gone(self, instance_id: str, found: dict[str, t.Any], checked: list[str]) -> dict[str, t.Any]:
         self.say(f"{instance_id}: meter {found['state']}")
         for line in found["evidence"]:
             self.say(f"  {line['call']}: {line['saw']}")
         for left in found["leftovers"]:
-            self.say(
-                f"STILL BILLS: {left['kind']} {left['id']} ({left['name']}, {left['size_gb']} GB). Delete it with "
-                f"-e leftovers_approve={left['kind']}:{left['id']}"
-            )
-        gone = difference(changed, f"{instance_id} exists\n", f"{instance_id} meter {found['state']}\n")
-        return {"changed": changed, "instance": None, "verdict": found, **gone, **more}
+            self.say(card.still_bills(left["kind"], left["id"], left["name"]))
+        diff = difference(True, f"{instance_id} exists\n", f"{instance_id} meter {found['state']}\n")
+        return {"changed": True, "instance": None, "verdict": found, "gate": checked, **diff}
 
     # -- leftovers --------------------------------------------------------------------------------------------------
 
-    def _delete_leftovers(self, args: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Delete named volumes, each only when no open rental of the ledger may still use it."""
+    def _delete_leftovers(self, args: dict[str, t.Any], result: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Delete named storage, each only when no open rental of this platform may still use it."""
         deleted = []
-        open_rentals = [rental.instance_id for rental in self.ledger.rentals() if rental.open]
-        for word in args["leftovers_approve"].split(","):
-            kind, _, leftover_id = word.strip().partition(":")
+        for word in filter(None, (part.strip() for part in args["leftovers_approve"].split(","))):
+            kind, _, leftover_id = word.partition(":")
             there = {volume.id: volume for volume in self.renter.platform.leftovers(None)}
             if leftover_id not in there:
+                self._refuse_unknown_leftover(word, leftover_id)
                 continue
-            self._refuse_open_runs_on(there[leftover_id].name, args["tenant_home"])
-            if open_rentals:
-                raise Refused(
-                    "leftover_in_use",
-                    f"{', '.join(open_rentals)} is not proven off",
-                    f"It may still use {kind} {leftover_id}: storage goes last. Nothing was deleted.",
-                    f"Tear it down first: ansible-playbook playbooks/teardown.yml -l {self.slot}",
-                )
+            self._refuse_open_runs_on(there[leftover_id], args)
+            self._refuse_in_use(kind, leftover_id)
             if not self.check:
                 saw = self.renter.platform.delete_leftover(kind, leftover_id)
                 self._prove_deleted(kind, leftover_id, saw)
-            deleted.append(word.strip())
+            deleted.append(word)
         diff = difference(bool(deleted), "".join(f"{word}\n" for word in deleted), "")
-        return {"changed": bool(deleted), "instance": None, "verdict": None, "deleted": deleted, **diff}
+        return {**result, "changed": result["changed"] or bool(deleted), "deleted": deleted, **diff}
 
-    def _refuse_open_runs_on(self, volume: str, home: str) -> None:
-        """Results that nobody collected may lie on it."""
-        records = Runs(home).all()
-        using = [record for record in records if volume in [entry["name"] for entry in record["job"]["volumes"]]]
-        waiting = [record["run_id"] for record in using if not record.get("closed")]
+    def _refuse_unknown_leftover(self, word: str, leftover_id: str) -> None:
+        if any(volume.volume_id == leftover_id and volume.ended_at for volume in self.ledger.volumes()):
+            self.say(f"{word}: deleted before")
+            return
+        raise Refused(
+            "unknown_leftover",
+            f"leftovers_approve names {word}, and the platform lists no such storage",
+            "A wrong id, or one of another account. Nothing was deleted.",
+            "Copy kind:id from the line that says STILL BILLS.",
+        )
+
+    def _refuse_in_use(self, kind: str, leftover_id: str) -> None:
+        mine = [rental for rental in self.ledger.rentals() if rental.platform == self.renter.platform.name]
+        using = [rental.instance_id for rental in mine if rental.open]
+        if using:
+            raise Refused(
+                "leftover_in_use",
+                f"{', '.join(using)} is not proven off",
+                f"It may still use {kind} {leftover_id}: storage goes last. Nothing was deleted.",
+                f"Tear it down first: ansible-playbook playbooks/teardown.yml -l {self.slot}",
+            )
+
+    def _refuse_open_runs_on(self, volume: Volume, args: dict[str, t.Any]) -> None:
+        """Results that nobody collected may lie on it: they go only when the volume itself is given up by name."""
+        if args["discard"] == volume.id:
+            self.say(f"discard: what lies on volume {volume.name} ({volume.id}) is given up unseen")
+            return
+        records = [record for record in Runs(args["tenant_home"]).all() if record.get("instance_id")]
+        using = [record for record in records if volume.name in [one["name"] for one in record["job"]["volumes"]]]
+        waiting = [record["run_id"] for record in using if not (record.get("closed") or {}).get("proven")]
         if waiting:
             raise Refused(
                 "leftover_holds_results",
-                f"run {', '.join(waiting)} used volume {volume} and is not closed",
-                "Its results were not collected and verified. Nothing was deleted.",
-                f"Collect them first: ansible-playbook playbooks/collect.yml -l {self.slot}",
+                f"run {', '.join(waiting)} used volume {volume.name}, and its results were not collected and verified",
+                "They may lie on it, and nowhere else. Nothing was deleted.",
+                f"Collect them first: ansible-playbook playbooks/collect.yml -l {self.slot} ; "
+                f"or give them up: -e discard={volume.id}",
             )
 
     def _prove_deleted(self, kind: str, leftover_id: str, saw: str) -> None:
@@ -295,7 +355,7 @@ class ActionModule(TenantAction):
         """A bare box is its slot: it is adopted, and its end is declared, never proven."""
         bound = self.ledger.bound(self.slot)
         if args["state"] == "absent":
-            checked = self._pass_gate(self.slot, bound, args) if bound else []
+            checked = self._pass_gate(bound, args) if bound else []
             advice = f"Give it back at {self.renter.platform.console}; nothing here can prove that the meter stopped."
             self.say(advice)
             found = verdict(self.renter.platform, self.slot, True)

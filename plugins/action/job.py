@@ -12,6 +12,7 @@ import typing as t
 from ansible_collections.tenant.gpu.plugins.plugin_utils import card, kit
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
+from ansible_collections.tenant.gpu.plugins.plugin_utils.jobspec import refuse_missing_secrets
 from ansible_collections.tenant.gpu.plugins.plugin_utils.runs import Runs
 
 _LOST = "The box went out of reach. What runs on it goes on without us."
@@ -83,14 +84,7 @@ class ActionModule(TenantAction):
     def _secrets(self, args: dict[str, t.Any]) -> dict[str, str]:
         """Values from the controller's environment; they travel on stdin, into a file that is not durable."""
         names = args["job"]["secrets"]
-        missing = [name for name in names if not os.environ.get(name)]
-        if missing:
-            raise Refused(
-                "secret_missing",
-                f"job_secrets names {', '.join(missing)}, not set in this environment",
-                "The job would run without it and lose its tracking. Nothing was launched; the box bills.",
-                f"Type: export {missing[0]}=… ; then run the same command again.",
-            )
+        refuse_missing_secrets(names)
         for place in args["secret_forbidden"] if names else []:
             if (args["secret_dir"] + "/").startswith(place.rstrip("/") + "/"):
                 raise Refused(
@@ -104,6 +98,9 @@ class ActionModule(TenantAction):
     def _remember(self, args: dict[str, t.Any], answer: dict[str, t.Any]) -> None:
         book = Runs(args["tenant_home"])
         changes: dict[str, t.Any] = {"instance_id": args["instance_id"]}
+        if answer["changed"]:
+            began = (answer["cells"] or [{}])[0].get("resumed_from_step")
+            changes["attempt_steps"] = [*((book.get(args["run_id"]) or {}).get("attempt_steps") or []), began]
         if args["standing"]:
             changes["teardown_standing"] = args["standing"]
         book.update(args["run_id"], **changes)
@@ -126,7 +123,9 @@ class ActionModule(TenantAction):
 
     def _stopped(self, args: dict[str, t.Any]) -> dict[str, t.Any]:
         if self.check:
-            return {"changed": True, "run": {"run_id": args["run_id"]}, "note": "check"}
+            rows = kit.call(self, args["box"], "status", {}, args["deadline"])["runs"]
+            alive = any(row["alive"] for row in rows if row["run_id"] == args["run_id"])
+            return {"changed": alive, "run": {"run_id": args["run_id"]}, "note": "check"}
         request = {"run_id": args["run_id"], "wait_seconds": args["wait"]}
         answer = kit.call(self, args["box"], "stop", request, args["wait"] + args["deadline"])
         Runs(args["tenant_home"]).saw(args["run_id"], _row(args["run_id"], answer))

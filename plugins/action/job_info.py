@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ansible_collections.tenant.gpu.plugins.module_utils._kit.state import alive, identity
 from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import now
-from ansible_collections.tenant.gpu.plugins.plugin_utils import care, kit
+from ansible_collections.tenant.gpu.plugins.plugin_utils import card, care, kit
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
 from ansible_collections.tenant.gpu.plugins.plugin_utils.files import read_json, write_json
@@ -29,7 +29,7 @@ class ActionModule(TenantAction):
             self._hold(book, record["run_id"])
         answer, why = self._ask(args)
         rows = answer["runs"] if answer else []
-        for row in rows:
+        for row in rows if not self.check else []:
             book.saw(row["run_id"], row)
         run = next((row for row in rows if row["run_id"] == args["run_id"]), None)
         seen = {
@@ -42,7 +42,7 @@ class ActionModule(TenantAction):
             "fruitless": care.fruitless((record or {}).get("attempt_steps") or []),
         }
         due = care.due(seen)
-        lines = self._lines(args, rows, record, book, why)
+        lines = self._lines(args, rows, record, book, why) + self._still_open(args)
         for line in lines:
             self.say(line)
         return {
@@ -91,6 +91,15 @@ class ActionModule(TenantAction):
         return [
             f"{record['run_id']}  UNREACHABLE, last known {known['run']['state']} step {cells[0].get('step')} "
             f"{age:.0f} s ago; {says}; {money}  ({' '.join(why.split())[-120:]})"
+        ]
+
+    def _still_open(self, args: dict[str, t.Any]) -> list[str]:
+        """What else of this slot bills: replaced instances that nobody proved off."""
+        ledger = Ledger(args["tenant_home"])
+        bound = ledger.bound(self.slot)
+        rentals = [one for one in ledger.rentals() if one.slot == self.slot and one.open]
+        return [
+            card.still_open(self.slot, one) for one in rentals if bound is None or one.instance_id != bound.instance_id
         ]
 
     def _hold(self, book: Runs, run_id: str) -> None:

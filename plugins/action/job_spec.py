@@ -23,16 +23,17 @@ class ActionModule(TenantAction):
             return self._answer(record, changed=False)
         self._one_slot(args)
         job = jobspec.resolve(args["job"])
+        jobspec.refuse_missing_secrets(job["secrets"])
         return self._to_launch(book, job, args)
 
     def _one_slot(self, args: dict[str, t.Any]) -> None:
-        """A job without a sweep takes one slot; several matching ones are the user's choice, not ours."""
+        """A job takes one slot; several matching ones are the user's choice, not ours."""
         hosts = list(self.task_vars.get("ansible_play_hosts_all") or [self.slot])
-        if len(hosts) > 1 and not args["job"].get("sweep"):
+        if len(hosts) > 1:
             raise Refused(
                 "several_slots",
-                f"the job has no sweep, and {len(hosts)} slots match: {', '.join(hosts)}",
-                "Nothing was rented: it would train the same thing several times.",
+                f"{len(hosts)} slots match: {', '.join(hosts)}",
+                "Nothing was rented: each would train everything. This version runs all cells of a sweep on one box.",
                 f"Name one: -l {hosts[0]}",
             )
 
@@ -42,6 +43,7 @@ class ActionModule(TenantAction):
         wanted = args["run_id"]
         if wanted and wanted != "new":
             current = book.get(wanted)
+            self._refuse_taken(current)
         elif wanted == "new" or (current and current.get("closed")):
             current = None
         if current is None:
@@ -56,6 +58,16 @@ class ActionModule(TenantAction):
                 f"Finish it (tick.yml, collect.yml), or start another with -e run_id=new. Slot: {current['slot']}.",
             )
         return self._answer(current, changed=False)
+
+    def _refuse_taken(self, record: dict[str, t.Any] | None) -> None:
+        if record and (record["slot"] != self.slot or record.get("closed")):
+            what = "is closed" if record.get("closed") else f"belongs to slot {record['slot']}"
+            raise Refused(
+                "run_taken",
+                f"run {record['run_id']} {what}",
+                "A run id is used once: two runs of one name would mix their results.",
+                f"Name that slot (-l {record['slot']}), or leave run_id out.",
+            )
 
     def _mint(self, book: runs.Runs, run_id: str, job: dict[str, t.Any], digest: str) -> dict[str, t.Any]:
         record = {

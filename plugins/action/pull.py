@@ -82,14 +82,17 @@ class ActionModule(TenantAction):
         receipt, old = read_json(self.final / "RECEIPT.json"), read_json(self.final / "MANIFEST.json")
         if receipt is None or old is None or _content(old) != _content(made["manifest"]):
             return None
+        if not set(args["accept_missing"]) <= set(receipt["accepted_missing"]):
+            return None
+        if receipt.get("complete") is False and old["missing"] == made["manifest"]["missing"]:
+            return t.cast("dict[str, t.Any]", receipt)  # nothing came since, so nothing can be added
         try:
             receipts.check(
                 receipt, manifest=old, instance_id=args["instance_id"], run_ids=[args["run_id"]], root=str(self.final)
             )
         except receipts.ReceiptError:
             return None
-        wanted = set(args["accept_missing"])
-        return t.cast("dict[str, t.Any]", receipt) if wanted <= set(receipt["accepted_missing"]) else None
+        return t.cast("dict[str, t.Any]", receipt)
 
     def _collect(self, made: dict[str, t.Any], args: dict[str, t.Any]) -> dict[str, t.Any]:
         manifest = made["manifest"]
@@ -215,7 +218,7 @@ class ActionModule(TenantAction):
             receipt=str(self.final / "RECEIPT.json"),
         )
         if receipt["complete"] and args["final"]:
-            Runs(args["tenant_home"]).close(args["run_id"], "collected and verified")
+            Runs(args["tenant_home"]).close(args["run_id"], "collected and verified", proven=True)
 
     def _answer(self, changed: bool, receipt: dict[str, t.Any], made: dict[str, t.Any]) -> dict[str, t.Any]:
         if changed:

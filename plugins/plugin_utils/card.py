@@ -10,6 +10,8 @@ import typing as t
 
 from ansible_collections.tenant.gpu.plugins.module_utils._artifacts.receipt import safe_text
 
+from .ledger import Rental, cost
+
 
 def table(receipt: dict[str, t.Any], manifest: dict[str, t.Any]) -> list[str]:
     """One line an artifact, then what was left behind. Names come from the box and are made safe to print."""
@@ -30,6 +32,19 @@ def table(receipt: dict[str, t.Any], manifest: dict[str, t.Any]) -> list[str]:
     whole = "complete" if receipt["complete"] else "INCOMPLETE"
     lines.append(f"receipt: {receipt['files']} files, {receipt['bytes']} bytes, {receipt['level']}, {whole}")
     return lines
+
+
+def still_open(slot: str, rental: Rental) -> str:
+    spent = cost(rental.rate, rental.created_at, rental.ended_at)
+    money = "unknown" if spent is None or rental.rate is None else f"{spent:.4f} {rental.rate['currency']}"
+    return (
+        f"STILL OPEN: {rental.instance_id} is not proven off (cost so far {money}). "
+        f"ansible-playbook playbooks/teardown.yml -l {slot} -e discard={rental.instance_id}"
+    )
+
+
+def still_bills(kind: str, storage_id: str, name: str) -> str:
+    return f"STILL BILLS: {kind} {storage_id} ({name}). Delete it with -e leftovers_approve={kind}:{storage_id}"
 
 
 def next_after_launch(slot: str) -> list[str]:

@@ -67,8 +67,11 @@ def _recover(record: dict[str, t.Any], why: str, seen: dict[str, t.Any]) -> dict
 
 
 def fruitless(steps: list[int | None]) -> int:
-    """How many of the newest attempts ended without getting further than the ones before them."""
-    count, best = 0, -1
+    """How many of the newest attempts began no further than the ones before them.
+
+    ``steps`` is where each attempt began (None: from the start), oldest first: the first one counts for nothing.
+    """
+    count, best = 0, -2
     for step in steps:
         reached = -1 if step is None else step
         count = 0 if reached > best else count + 1

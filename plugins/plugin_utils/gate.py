@@ -23,7 +23,10 @@ _NEVER_LIVED = ("queued",)
 
 @dataclass
 class Question:
-    """What is to be destroyed, what is known of it, and what the user has approved."""
+    """What is to be destroyed, what is known of it, and what the user has approved.
+
+    ``recorded_runs`` were served by the instance, ``launched_runs`` last launched on it, as the controller knows.
+    """
 
     instance_id: str
     approve: str
@@ -32,6 +35,7 @@ class Question:
     status: dict[str, t.Any] | None
     why_unreachable: str
     recorded_runs: list[str] = field(default_factory=list)
+    launched_runs: list[str] = field(default_factory=list)
     data_survives: bool = False
 
 
@@ -48,6 +52,7 @@ def decide(question: Question) -> list[str]:
             f"ansible-playbook playbooks/teardown.yml -l <slot> -e discard={question.instance_id}",
         )
     _refuse_live_work(question)
+    _refuse_unreadable(question)
     proven = [_proven(question, row) for row in _runs_here(question)]
     _refuse_without_approval(question, proven)
     return [f"box asked: no live run, no foreign work, {len(proven)} runs", *[words for _, words in proven]]
@@ -91,6 +96,22 @@ def _refuse_live_work(question: Question) -> None:
             f"on {question.instance_id}: {'; '.join(status['foreign'])}",
             "Somebody else's work, or your own by hand, is going on there. Nothing was destroyed.",
             "End it, then run the same command again.",
+        )
+
+
+def _refuse_unreadable(question: Question) -> None:
+    """A run whose files cannot be read, or that was launched here and is not seen, may hold results all the same."""
+    rows = (question.status or {}).get("runs", [])
+    broken = [row["run_id"] for row in rows if row["state"] == "unknown"]
+    absent = sorted(set(question.launched_runs) - {row["run_id"] for row in rows})
+    if broken or absent:
+        raise Refused(
+            "run_unreadable",
+            f"on {question.instance_id}: {', '.join(broken) or 'none'} unreadable; "
+            f"{', '.join(absent) or 'none'} launched there and not to be found",
+            "A volume may not be mounted, or a disk may be damaged. Nothing was destroyed.",
+            "Look at the box; to give up what is on it: "
+            f"ansible-playbook playbooks/teardown.yml -l <slot> -e discard={question.instance_id}",
         )
 
 

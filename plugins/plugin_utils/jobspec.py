@@ -236,3 +236,15 @@ def _cell_name(params: dict[str, t.Any]) -> str:
     if not _CELL.fullmatch(name):
         raise _bad("sweep", params, "Parameters become folder names: use letters, digits, dots and hyphens.")
     return name
+
+
+def refuse_missing_secrets(names: list[str]) -> None:
+    """Before anything is paid for: a secret that is not there would be missed on a box that bills."""
+    missing = [name for name in names if not os.environ.get(name)]
+    if missing:
+        raise Refused(
+            "secret_missing",
+            f"job_secrets names {', '.join(missing)}, not set in this environment",
+            "The job would run without it and lose its tracking. Nothing was rented or launched.",
+            f"Type: export {missing[0]}=… ; then run the same command again.",
+        )

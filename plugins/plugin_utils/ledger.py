@@ -60,6 +60,7 @@ class Rental:
     verdict: str | None = None
     superseded_by: str | None = None
     reached: bool = False
+    account: str | None = None
     served: list[tuple[str | None, str]] = field(default_factory=list)
 
     def intervals(self, run_id: str) -> list[tuple[str, str | None]]:
@@ -101,7 +102,7 @@ class Ledger:
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
-                os.write(handle, line)
+                _write_whole(handle, _after_a_cut(self.path) + line)
                 os.fsync(handle)
             finally:
                 os.close(handle)
@@ -115,16 +116,14 @@ class Ledger:
         return entry
 
     def entries(self) -> list[dict[str, t.Any]]:
-        """All lines, oldest first. A last line cut short by a crash is left out; any other bad line is an error."""
+        """All lines, oldest first. A line cut short by a crash is left out; any other bad line is an error."""
         try:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
-        complete, rest = lines[:-1], lines[-1]
-        del rest
         found = []
-        for number, line in enumerate(complete, 1):
-            if not line.strip():
+        for number, line in enumerate(lines[:-1], 1):
+            if not line.strip() or _was_cut(line):
                 continue
             try:
                 found.append(json.loads(line))
@@ -154,6 +153,7 @@ class Ledger:
                     entry.get("rate"),
                     entry["at"],
                     served=[(entry.get("run_id"), entry["at"])],
+                    account=entry.get("account"),
                 )
             elif instance_id in known:
                 _update(known[instance_id], entry)
@@ -192,11 +192,32 @@ class Ledger:
         return list(known.values())
 
 
+def _was_cut(line: bytes) -> bool:
+    """The beginning of a line of ours without its end: what a crash leaves."""
+    return line.startswith(b'{"schema": "tenant.gpu/ledger/1"') and not line.endswith(b"}")
+
+
+def _after_a_cut(path: Path) -> bytes:
+    """A newline where the file's last line was cut short by a crash, so that the next one stands by itself."""
+    with path.open("rb") as stream:
+        if stream.seek(0, os.SEEK_END) == 0:
+            return b""
+        stream.seek(-1, os.SEEK_END)
+        return b"" if stream.read(1) == b"\n" else b"\n"
+
+
+def _write_whole(handle: int, content: bytes) -> None:
+    if os.write(handle, content) != len(content):
+        raise OSError(28, "the line was not written whole")
+
+
 def _update(rental: Rental, entry: dict[str, t.Any]) -> None:
     if entry["action"] == "destroyed":
         rental.ended_at = rental.ended_at or entry["at"]
     elif entry["action"] == "ready":
         rental.reached = True
+    elif entry["action"] == "account":
+        rental.account = entry.get("account")
     elif entry["action"] == "superseded":
         rental.superseded_by = entry.get("note")
     elif entry["action"] == "bound":
@@ -204,6 +225,8 @@ def _update(rental: Rental, entry: dict[str, t.Any]) -> None:
         rental.served.append((rental.run_id, entry["at"]))
     if entry.get("verdict"):
         rental.verdict = entry["verdict"]
+        if rental.verdict == OFF:
+            rental.ended_at = rental.ended_at or entry["at"]
 
 
 def seconds_between(start: str, end: str) -> float:

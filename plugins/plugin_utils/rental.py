@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import (
     OFF,
+    UNKNOWN,
     UNPROVABLE,
     Instance,
     Money,
@@ -27,15 +28,18 @@ from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import 
     PlatformError,
     Volume,
     Wanted,
+    now,
     verdict,
 )
 
 from .errors import Refused
-from .ledger import Ledger
+from .ledger import Ledger, Rental, cost_of_run, seconds_between
 
 #: Hours in a billing month, where a platform prices storage by the month.
 MONTH_HOURS = 730
-_LOOK_FOR_NAME_SECONDS = 60.0
+#: Lists lag behind creates, by up to a minute as far as is known; twice that is waited for.
+_LAG_SECONDS = 120.0
+_BETWEEN_PROOFS_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -105,15 +109,28 @@ def monthly(price_per_gb: str | None, size_gb: int, currency: str) -> Money:
 class Renter:
     """One slot's dealings with its platform."""
 
-    def __init__(self, platform: Platform, ledger: Ledger, slot: str, say: t.Callable[[str], None]) -> None:
-        self.platform, self.ledger, self.slot, self.say = platform, ledger, slot, say
+    def __init__(
+        self, platform: Platform, ledger: Ledger, slot: str, say: t.Callable[[str], None], *, dry: bool = False
+    ) -> None:
+        self.platform, self.ledger, self.slot, self.say, self.dry = platform, ledger, slot, say, dry
 
     def note(self, action: str, **fields: t.Any) -> None:
-        self.ledger.append(action, slot=self.slot, platform=self.platform.name, **fields)
+        """A line in the ledger; none in check mode."""
+        if not self.dry:
+            self.ledger.append(action, slot=self.slot, platform=self.platform.name, **fields)
 
-    def plan(self, job: dict[str, t.Any], name: str, storage: dict[str, str], boot_timeout: int) -> tuple[Plan, Wanted]:
+    def name_for(self, project: str, run_id: str) -> str:
+        """Unique for every rental, also for the second one of a run: an unknown outcome is looked up by it."""
+        base = f"{project}-{self.slot}-{run_id}"
+        earlier = [line for line in self.ledger.entries() if line["action"] == "create_intent"]
+        used = sum(1 for line in earlier if line.get("run_id") == run_id and line.get("slot") == self.slot)
+        return base if used == 0 else f"{base}-{used + 1}"
+
+    def plan(
+        self, job: dict[str, t.Any], run_id: str, storage: dict[str, str], boot_timeout: int
+    ) -> tuple[Plan, Wanted]:
         """The cheapest fitting offer within the price limits. Raises NoCapacity or Refused, and rents nothing."""
-        resources = job["resources"]
+        resources, name = job["resources"], self.name_for(job["project"], run_id)
         if not resources["gpu"]:
             raise Refused(
                 "no_gpu",
@@ -155,13 +172,16 @@ class Renter:
             max_duration=job["max_duration"],
             boot_timeout=boot_timeout,
         )
-        self._refuse_over_limits(plan, job)
+        self._refuse_over_limits(plan, job, run_id)
         return plan, wanted
 
-    def _refuse_over_limits(self, plan: Plan, job: dict[str, t.Any]) -> None:
+    def _refuse_over_limits(self, plan: Plan, job: dict[str, t.Any], run_id: str) -> None:
+        """The price an hour, and what the run has cost already plus all of ``max_duration`` once more."""
+        spent = cost_of_run(self.ledger, run_id)["amount"]
+        worst = None if plan.worst is None or spent is None else plan.worst + Decimal(spent)
         for field, value, text in (
             ("max_price", plan.total.amount, "an hour"),
-            ("max_cost", plan.worst, "at job_max_duration"),
+            ("max_cost", worst, f"at job_max_duration, {spent} of it spent already"),
         ):
             limit = job[field]
             if limit is None:
@@ -183,7 +203,7 @@ class Renter:
             if value > Decimal(limit["amount"]):
                 raise Refused(
                     f"over_{field}",
-                    f"the cheapest fitting offer costs {value:.4f} {plan.total.currency} {text}",
+                    f"the cheapest fitting offer comes to {value:.4f} {plan.total.currency} {text}",
                     f"That is over job_{field} ({limit['amount']} {limit['currency']}). Nothing was rented.",
                     f"Raise job_{field}, lower job_max_duration, or allow another GPU.",
                 )
@@ -201,28 +221,43 @@ class Renter:
             if problem.code != "unknown_outcome" and (problem.status or 500) < 500:
                 self.note("create_failed", name=plan.name, saw=problem.seen, run_id=run_id)
                 raise
-            found = self._look_for(plan.name)
+            self.say(f"{problem.seen}: looking for {plan.name} before anything else")
+            found = self._look_for(plan.name, _LAG_SECONDS)
             if found is None:
-                self.note("create_failed", name=plan.name, saw=f"{problem.seen}; no such name after a minute")
+                self.note("create_failed", name=plan.name, saw=f"{problem.seen}; no such name in clean lists")
                 raise
             instance = found
         return self.adopt(instance, rate_of(plan), run_id, "created")
 
     def adopt(self, instance: Instance, rate: dict[str, str] | None, run_id: str | None, action: str) -> Instance:
         self.note(action, instance_id=instance.id, name=instance.name, rate=rate, run_id=run_id, saw=instance.status)
+        self.note("account", instance_id=instance.id, account=f"{self._account()}#{self.platform.fingerprint}")
         return instance
 
-    def _look_for(self, name: str) -> Instance | None:
-        """A create with unknown outcome: its unique name is looked for, for a minute, since lists lag."""
-        deadline = time.monotonic() + _LOOK_FOR_NAME_SECONDS
+    def _account(self) -> str:
+        """The platform's word for the account; empty where it does not say, or could not be asked."""
+        try:
+            return self.platform.account() or ""
+        except PlatformError:
+            return ""
+
+    def _look_for(self, name: str, seconds: float) -> Instance | None:
+        """A create with unknown outcome, looked for by its unique name until clean lists have lacked it long enough.
+
+        Raises the platform's error where the last list could not be read: then the intent stays pending.
+        """
+        deadline = time.monotonic() + seconds
         while True:
+            over = time.monotonic() >= deadline
             try:
                 found = [one for one in self.platform.find(name) if one.billing != OFF]
             except PlatformError:
+                if over:
+                    raise
                 found = []
             if found:
                 return found[0]
-            if time.monotonic() > deadline:
+            if over:
                 return None
             time.sleep(2)
 
@@ -231,12 +266,15 @@ class Renter:
         intent = self.ledger.pending_intent(self.slot)
         if intent is None:
             return None
-        found = [one for one in self.platform.find(intent["name"]) if one.billing != OFF]
-        if not found:
-            self.note("create_failed", name=intent["name"], saw="no instance of that name")
+        age = seconds_between(intent["at"], now())
+        if age < _LAG_SECONDS:
+            self.say(f"looking for {intent['name']}, whose creation was cut off {age:.0f} s ago")
+        found = self._look_for(intent["name"], max(0.0, _LAG_SECONDS - age))
+        if found is None:
+            self.note("create_failed", name=intent["name"], saw="no instance of that name in clean lists")
             return None
-        self.say(f"found {found[0].id}, created by an earlier run that was cut off")
-        return self.adopt(found[0], intent.get("rate"), intent.get("run_id") or run_id, "created")
+        self.say(f"found {found.id}, created by an earlier run that was cut off")
+        return self.adopt(found, intent.get("rate"), intent.get("run_id") or run_id, "created")
 
     def _create_volume(self, plan: Plan, run_id: str) -> Volume:
         asked = t.cast("dict[str, t.Any]", plan.volume_new)
@@ -273,7 +311,6 @@ class Renter:
 
     def destroy(self, instance_id: str, seconds: float, **facts: t.Any) -> dict[str, t.Any]:
         """Intent, delete, then the verdict until it is ``off`` or the deadline passes; all of it written down."""
-        known = self.ledger.rental(instance_id)
         before = self._before(instance_id)
         self.note("destroy_intent", instance_id=instance_id, **facts)
         try:
@@ -283,10 +320,20 @@ class Renter:
             self.note("destroy_failed", instance_id=instance_id, saw=problem.seen)
             if problem.code not in ("unknown_outcome", "platform_error"):
                 raise
-        found = self.prove(instance_id, known is not None, seconds)
-        volumes = [] if before is None else self.platform.leftovers(before)
-        found["leftovers"] = [{**volume.as_dict(), "rate": self._volume_rate(volume.id)} for volume in volumes]
+        found = self.prove(instance_id, seconds)
+        found["leftovers"] = self._leftovers(before)
         return found
+
+    def _leftovers(self, before: Instance | None) -> list[dict[str, t.Any]]:
+        """What bills on: what the instance had, and every volume of the ledger that was never deleted."""
+        known = {volume.volume_id for volume in self.ledger.volumes() if volume.ended_at is None}
+        known |= set(before.volume_ids) if before else set()
+        try:
+            there = [volume for volume in self.platform.leftovers(None) if volume.id in known]
+        except PlatformError as problem:
+            self.say(f"whether storage bills on could not be asked: {problem.seen}")
+            return []
+        return [{**volume.as_dict(), "rate": self._volume_rate(volume.id)} for volume in there]
 
     def _before(self, instance_id: str) -> Instance | None:
         try:
@@ -297,17 +344,39 @@ class Renter:
     def _volume_rate(self, volume_id: str) -> dict[str, str] | None:
         return next((known.rate for known in self.ledger.volumes() if known.volume_id == volume_id), None)
 
-    def prove(self, instance_id: str, known: bool, seconds: float) -> dict[str, t.Any]:
+    def prove(self, instance_id: str, seconds: float) -> dict[str, t.Any]:
+        """The verdict, polled until it is ``off`` or the deadline passes.
+
+        ``off`` must be seen twice in a row, under the account that rented it, of an instance that we destroyed or that
+        is old enough for every list to know it: a list that lags lacks a young one too.
+        """
+        rental = self.ledger.rental(instance_id)
         deadline = time.monotonic() + seconds
-        pause = 0.5
+        pause, before = 0.5, ""
         while True:
-            found = verdict(self.platform, instance_id, known)
-            if found["state"] in (OFF, UNPROVABLE) or time.monotonic() + pause > deadline:
+            found = verdict(self.platform, instance_id, rental is not None and self._same_account(rental))
+            if found["state"] == OFF and rental is not None and self._too_young(rental):
+                found.update(state=UNKNOWN, advice="It is too young for a list to be believed that lacks it.")
+            final = found["state"] == UNPROVABLE or found["state"] == before == OFF
+            late = time.monotonic() + pause > deadline
+            if final or (late and found["state"] != OFF):
                 saw = "; ".join(f"{line['call']}: {line['saw']}" for line in found["evidence"])
                 self.note("verdict", instance_id=instance_id, verdict=found["state"], saw=saw)
                 return found
-            time.sleep(pause)
+            before = found["state"]
+            time.sleep(_BETWEEN_PROOFS_SECONDS if before == OFF else pause)
             pause = min(pause * 2, 10.0)
+
+    def _same_account(self, rental: Rental) -> bool:
+        """The same key, or another key of the same account; True where nothing of it was written down."""
+        account, _, key = (rental.account or "").partition("#")
+        if key and key == self.platform.fingerprint:
+            return True
+        return self._account() == account if account else not key
+
+    @staticmethod
+    def _too_young(rental: Rental) -> bool:
+        return rental.ended_at is None and seconds_between(rental.created_at, now()) < _LAG_SECONDS
 
 
 def key_pair(path: str) -> str:

@@ -10,6 +10,8 @@ newest status answer, so that an unreachable box can be spoken of with an age.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -49,6 +51,16 @@ def digest(job: dict[str, t.Any]) -> str:
     return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()[:16]
 
 
+@contextlib.contextmanager
+def slot_lock(home: str | os.PathLike[str], slot: str) -> t.Iterator[None]:
+    """One command at a time decides about a slot's rental: two could both find it unbound and both rent."""
+    folder = Path(home).expanduser() / "slots"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / f"{slot}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 class Runs:
     def __init__(self, home: str | os.PathLike[str]) -> None:
         self.folder = Path(home).expanduser() / "runs"
@@ -70,11 +82,11 @@ class Runs:
         self.put({**record, **changes})
         return True
 
-    def close(self, run_id: str, why: str) -> None:
-        """The run needs no more care: its results are proven, or given up by name."""
+    def close(self, run_id: str, why: str, *, proven: bool) -> None:
+        """The run needs no more care: its results are ``proven`` by a complete receipt, or given up by name."""
         record = self.get(run_id)
         if record is not None and not record.get("closed"):
-            self.update(run_id, closed={"at": now(), "why": why})
+            self.update(run_id, closed={"at": now(), "why": why, "proven": proven})
 
     def all(self) -> list[dict[str, t.Any]]:
         """Every record, oldest first."""

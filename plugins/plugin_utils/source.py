@@ -47,6 +47,14 @@ def read(source: dict[str, t.Any], cache: Path) -> Tree:
             "Correct job_source; a relative path counts from where ansible-playbook is started.",
         )
     names = [name for name in _listed(root) if not _excluded(name)]
+    nested = [name for name in names if name.endswith("/")]
+    if nested:
+        raise Refused(
+            "nested_repository",
+            f"{', '.join(nested)} in {root} is a repository of its own",
+            "Its files would be missing on the box. Nothing was pushed.",
+            "Copy its files in without their .git, or name it in .tenantignore.",
+        )
     if not names:
         raise Refused(
             "empty_source",

@@ -42,6 +42,11 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def _run(**changes: t.Any) -> dict[str, t.Any]:
+    row = {"run_id": "r1", "state": "finished", "alive": False, "instance_id": "i1", "newest_mtime_ns": MTIME}
+    return {"runs": [{**row, **changes}], "foreign": []}
+
+
 def _question(results: Path, **changes: t.Any) -> gate.Question:
     run = {"run_id": "r1", "state": "finished", "alive": False, "instance_id": "i1", "newest_mtime_ns": MTIME}
     known: dict[str, t.Any] = {
@@ -56,11 +61,6 @@ def _refused(question: gate.Question) -> str:
         gate.decide(question)
     assert caught.value.seen and caught.value.means and caught.value.do
     return caught.value.code
-
-
-def _run(**changes: t.Any) -> dict[str, t.Any]:
-    row = {"run_id": "r1", "state": "finished", "alive": False, "instance_id": "i1", "newest_mtime_ns": MTIME}
-    return {"runs": [{**row, **changes}], "foreign": []}
 
 
 def test_it_opens_with_everything_in_place_and_says_what_it_checked(results: Path) -> None:
@@ -83,6 +83,8 @@ def test_it_opens_with_everything_in_place_and_says_what_it_checked(results: Pat
         ({"status": {"runs": _run()["runs"], "foreign": ["tmux session theirs"]}}, "foreign_work"),
         ({"instance_id": "i2", "approve": "i2"}, "receipt"),
         ({"discard": "i2"}, "discard_other"),
+        ({"status": _run(state="unknown")}, "run_unreadable"),
+        ({"status": {"runs": [], "foreign": []}, "launched_runs": ["r1"]}, "run_unreadable"),
     ],
 )
 def test_it_stays_shut(results: Path, changes: dict[str, t.Any], code: str) -> None:

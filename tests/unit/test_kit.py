@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -79,7 +80,7 @@ def _call(interpreter: str, root: Path, verb: str, noise: bool = False, **reques
 
 def _run(root: Path, **changes: t.Any) -> dict[str, t.Any]:
     return {
-        "schema": "tenant.gpu/run/1", "run_id": "r1", "release": (root / "digest").read_text(), "project": "project",
+        "schema": "tenant.gpu/run/1", "run_id": "run-1", "release": (root / "digest").read_text(), "project": "project",
         "command": ["python", "job.py"], "env": {}, "cells": [{"cell": "main", "params": {}}], "floors": {},
         "artifacts": [{"path": "metrics.json", "format": "json", "keys": [], "finite": ["loss"]}],
         "checkpoints": {"path": "checkpoints", "pattern": "*.pt"}, "stall_seconds": 1800, "max_duration": 60,
@@ -103,26 +104,53 @@ def test_launch_status_manifest_as_a_box_runs_them(root: Path, python: str) -> N
     assert (row["state"], row["cells"][0]["class"], row["cells"][0]["step"]) == ("finished", "ok", 3)
     again = _launch(python, root, _run(root))
     assert again["ok"] and not again["changed"] and again["note"] == "already finished"
-    made = _call(python, root, "manifest", noise=True, run_id="r1", instance_id="i1")
+    made = _call(python, root, "manifest", noise=True, run_id="run-1", instance_id="i1")
     names = {entry["path"] for entry in made["manifest"]["files"]}
     assert {"cells/main/out/metrics.json", "cells/main/attempt-1/result.json", "run.json"} <= names
     assert made["manifest"]["missing"] == []
 
 
+def test_a_trainer_that_outlived_its_runner_is_alive_and_gets_no_second(root: Path) -> None:
+    run = _run(root, env={"PAUSE": "10"})
+    first = _launch(sys.executable, root, run)
+    os.kill(first["runner"]["pid"], signal.SIGKILL)
+    time.sleep(0.3)
+    row = _call(sys.executable, root, "status")["runs"][0]
+    assert row["alive"] and row["state"] == "running"
+    again = _launch(sys.executable, root, run)
+    assert not again["changed"] and "without a runner" in again["note"]
+    _call(sys.executable, root, "stop", run_id="run-1", wait_seconds=8)
+    assert not _call(sys.executable, root, "status")["runs"][0]["alive"]
+
+
+def test_damaged_and_foreign_run_folders_are_told_apart_from_queued_ones(root: Path) -> None:
+    runs = root / "runs"
+    for name, state in (("damaged", '{"state": '), ("strange", "[1]"), ("My_Run", "{}")):
+        (runs / name / "cells" / "main" / "attempt-1").mkdir(parents=True)
+        (runs / name / "run.json").write_text(json.dumps({"cells": [{"cell": "main"}]}))
+        (runs / name / "state.json").write_text(state)
+    (runs / "foreign").mkdir()
+    (runs / "foreign" / "run.json").write_text('{"cells": ["a"]}')
+    (runs / "queued-one").mkdir()
+    (runs / "queued-one" / "run.json").write_text(json.dumps(_run(root)))
+    rows = {row["run_id"]: row["state"] for row in _call(sys.executable, root, "status")["runs"]}
+    assert rows == {"damaged": "unknown", "strange": "unknown", "foreign": "unknown", "queued-one": "queued"}
+
+
 def test_launching_twice_makes_one_trainer_and_another_command_is_refused(root: Path) -> None:
-    run = _run(root, env={"PAUSE": "2"})
+    run = _run(root, env={"PAUSE": "10"})
     assert _launch(sys.executable, root, run)["changed"]
     again = _launch(sys.executable, root, run)
     assert not again["changed"] and again["note"] == "already running"
     other = _launch(sys.executable, root, {**run, "command": ["python", "other.py"]})
     assert other["error"]["code"] == "run_changed" and "command" in other["error"]["seen"]
-    stopped = _call(sys.executable, root, "stop", run_id="r1", wait_seconds=20)
+    stopped = _call(sys.executable, root, "stop", run_id="run-1", wait_seconds=20)
     assert stopped["state"] == "stopped" and stopped["cells"][0]["class"] == "stopped_by_user"
-    assert not _call(sys.executable, root, "stop", run_id="r1")["changed"]
+    assert not _call(sys.executable, root, "stop", run_id="run-1")["changed"]
 
 
 def test_a_heartbeat_from_another_machine_blocks_unless_that_one_is_known_dead(root: Path) -> None:
-    directory = kit_state.RunDir(str(root), "r1")
+    directory = kit_state.RunDir(str(root), "run-1")
     os.makedirs(directory.path)
     runner = {"pid": 1, "start_ticks": 1, "boot_id": "another"}
     fresh = {"runner": runner, "state": "running", "instance_id": "i0", "heartbeat_epoch": time.time(), "cells": []}
@@ -221,7 +249,9 @@ def test_checkpoints_are_ordered_by_number_and_only_whole_ones_count(tmp_path: P
         (tmp_path / f"step-{step}.json").write_text('{"step": 1}')
     (tmp_path / "step-2000.json").write_text('{"step": ')
     (tmp_path / "step-3000.json.tmp").write_text("{}")
-    found = checkpoints.newest_valid(str(tmp_path), "step-*.json")
+    for name in ("step-4000.json-tmp", "step-best-9999.json"):
+        (tmp_path / name).write_text("{}")
+    found = checkpoints.newest_valid(str(tmp_path), {"pattern": "step-*", "keep_best": "*best*"})
     assert found["path"].endswith("step-1000.json") and found["step"] == 1000
     assert [row["path"].rpartition("/")[2] for row in found["rejected"]] == ["step-2000.json"]
 

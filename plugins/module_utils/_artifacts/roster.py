@@ -34,6 +34,11 @@ _GLOB = re.compile(rb"[*?\[]")
 _MAX_LEFT_BEHIND = 1000
 
 
+def unfinished(name: bytes) -> bool:
+    """Whether tools call a file so while they are still writing it."""
+    return _UNFINISHED.match(name) is not None
+
+
 def raw(text: str) -> bytes:
     """A job's word as bytes, whatever the locale."""
     return text.encode("utf-8", "surrogateescape")
@@ -179,7 +184,7 @@ class Walk:
     def _why_exclude(self, path: bytes, name: bytes) -> str | None:
         if name in _CACHES:
             return "a cache"
-        if _UNFINISHED.match(name):
+        if unfinished(name):
             return "not finished, or temporary"
         if any(matches(pattern, path) or matches(pattern, name) for pattern in self.excludes):
             return "excluded by the job"

@@ -28,6 +28,6 @@ def unframe(stdout: str) -> dict | None:
         return None
     try:
         answer = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None

@@ -12,7 +12,7 @@ import time
 
 from . import backends, release
 from .errors import KitError
-from .state import RunDir, alive, boot_id, read_json, utc, write_json
+from .state import RunDir, alive, boot_id, live_commands, read_json, run_alive, utc, write_json
 from .status import FINAL, derive
 
 _FOREIGN_HEARTBEAT_SECONDS = 60
@@ -31,8 +31,9 @@ def launch(request: dict) -> dict:
     _write_run(directory, run)
     state = read_json(directory.state_json)
     if isinstance(state, dict):
-        if alive(state.get("runner")):
-            return _answer(directory, started=False, note="already running")
+        if run_alive(state):
+            note = "already running" if alive(state.get("runner")) else "its command lives on without a runner"
+            return _answer(directory, started=False, note=note)
         if state.get("state") == "finished":
             return _answer(directory, started=False, note="already finished")
         _refuse_if_alive_elsewhere(state, [request["instance_id"], *(request.get("takeover") or [])])
@@ -129,9 +130,18 @@ def _wait(directory: RunDir, before: float, seconds: float, log: str) -> None:
 
 def _answer(directory: RunDir, started: bool, note: str) -> dict:
     state = read_json(directory.state_json) or {}
-    word, why = derive(state, alive(state.get("runner")), boot_id())
+    word, why = derive(state, run_alive(state), boot_id())
     row = {"state": word, "class": why, "cells": state.get("cells", []), "runner": state.get("runner")}
     return {"changed": started, "note": note, **row}
+
+
+def _end_orphans(state: dict, deadline: float) -> None:
+    """Commands whose runner died: SIGTERM to each group, and SIGKILL near the end of the time."""
+    for number, until in ((signal.SIGTERM, deadline - 5), (signal.SIGKILL, deadline)):
+        for pid in live_commands(state):
+            os.killpg(pid, number)
+        while time.monotonic() < until and live_commands(state):
+            time.sleep(0.2)
 
 
 def stop(request: dict) -> dict:
@@ -148,12 +158,15 @@ def stop(request: dict) -> dict:
             "Nothing was stopped.",
             "See which runs are on the box: ansible-playbook playbooks/watch.yml -l <slot>.",
         )
-    if not alive(state.get("runner")):
+    if not run_alive(state):
         return _answer(directory, started=False, note="was not running")
     write_json(directory.stop_json, {"by": "user", "at": utc()})
-    os.kill(state["runner"]["pid"], signal.SIGTERM)
     deadline = time.monotonic() + request.get("wait_seconds", 45)
-    while time.monotonic() < deadline and alive(state["runner"]):
+    if alive(state.get("runner")):
+        os.kill(state["runner"]["pid"], signal.SIGTERM)
+    else:
+        _end_orphans(state, deadline)
+    while time.monotonic() < deadline and run_alive(state):
         time.sleep(0.2)
     answer = _answer(directory, started=True, note="stopped")
     if answer["state"] not in FINAL:

@@ -90,6 +90,19 @@ def alive(who: object) -> bool:
     return ticks is not None and ticks == who.get("start_ticks") and who.get("boot_id") == boot_id()
 
 
+def run_alive(state: object) -> bool:
+    """Whether anything of a run lives: its runner, or a command that outlived its runner."""
+    if not isinstance(state, dict):
+        return False
+    return alive(state.get("runner")) or bool(live_commands(state))
+
+
+def live_commands(state: dict) -> list[int]:
+    """Process ids of the run's commands that live."""
+    cells = [cell for cell in state.get("cells") or [] if isinstance(cell, dict)]
+    return [cell["pid"]["pid"] for cell in cells if alive(cell.get("pid"))]
+
+
 class RunDir:
     """Paths of one run below ``<root>/runs/<run_id>``."""
 

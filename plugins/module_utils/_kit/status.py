@@ -7,7 +7,7 @@
 How a state is derived (first row that fits):
 
 ====================================================  ===========================
-the process with the recorded start time lives        running or stalled, as its heartbeat says
+runner or command lives, by its recorded start time   running or stalled, as its heartbeat says
 state.json holds a final state                        that state (the exit record stands behind it)
 no process, no final state, another boot              dead, class reboot
 no process, no final state, same boot                 dead, class killed_external
@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import calendar
 import os
+import re
 import time
 
 from .._artifacts import roster
 from .audit import gpu
 from .backends import tmux
-from .state import RunDir, alive, boot_id, read_json
+from .state import RunDir, boot_id, live_commands, read_json, run_alive
 
+_RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 FINAL = ("finished", "failed", "preempted", "stopped")
 
 
@@ -39,9 +41,14 @@ def derive(state: dict, runner_alive: bool, boot: str) -> tuple[str, str | None]
 
 def status(request: dict) -> dict:
     """``{runs: [...], foreign: [...]}``; request: ``{root}`` (its parent holds every project)."""
-    runs = [row for row in (_row(*place) for place in _run_places(request["root"])) if row]
-    ours = {row["runner"]["pid"] for row in runs if row["alive"] and row["runner"]}
-    ours |= {cell["pid"]["pid"] for row in runs if row["alive"] for cell in row["cells"] if cell.get("pid")}
+    runs: list[dict] = []
+    ours: set[int] = set()
+    for root, project, run_id in _run_places(request["root"]):
+        try:
+            runs.append(_row(root, project, run_id, ours))
+        except (TypeError, ValueError, KeyError, AttributeError, OSError):
+            # Whatever lies there is not as we wrote it: a damaged disk, or somebody's own folder named alike.
+            runs.append(_bare_row(project, run_id, "unknown"))
     return {"runs": runs, "foreign": _foreign(ours)}
 
 
@@ -52,18 +59,23 @@ def _run_places(root: str) -> list[tuple[str, str, str]]:
     for project in sorted(os.listdir(data)) if os.path.isdir(data) else []:
         runs = os.path.join(data, project, "runs")
         for run_id in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
-            found.append((os.path.join(data, project), project, run_id))
+            if _RUN_ID.fullmatch(run_id):
+                found.append((os.path.join(data, project), project, run_id))
     return found
 
 
-def _row(root: str, project: str, run_id: str) -> dict | None:
+def _row(root: str, project: str, run_id: str, ours: set[int]) -> dict:
     directory = RunDir(root, run_id)
     run, state = read_json(directory.run_json), read_json(directory.state_json)
     if not isinstance(run, dict):
-        return None
+        return _bare_row(project, run_id, "unknown")
+    cells = [cell["cell"] for cell in run["cells"]]
     if not isinstance(state, dict):
-        return _bare_row(project, run_id, run)
-    lives = alive(state.get("runner"))
+        started = any(directory.attempts(cell) for cell in cells)
+        return _bare_row(project, run_id, "unknown" if started else "queued")
+    lives = run_alive(state)
+    if lives:
+        ours.update([state["runner"]["pid"], *live_commands(state)])
     word, why = derive(state, lives, boot_id())
     now = time.time()
     return {
@@ -77,22 +89,21 @@ def _row(root: str, project: str, run_id: str) -> dict | None:
         "cells": state.get("cells", []),
         "heartbeat_age": round(now - state.get("heartbeat_epoch", now), 1),
         "progress_age": _progress_age(state, now),
-        "newest_mtime_ns": _newest(directory, run),
+        "newest_mtime_ns": _newest(directory, run, cells),
     }
 
 
-def _bare_row(project: str, run_id: str, run: dict) -> dict:
-    """A run that was asked for but whose runner never wrote a heartbeat."""
-    cells = [{"cell": cell["cell"], "state": "queued"} for cell in run.get("cells", [])]
+def _bare_row(project: str, run_id: str, state: str) -> dict:
+    """``queued``: asked for, and never started. ``unknown``: it did something, and what is there cannot be read."""
     return {
         "run_id": run_id,
         "project": project,
-        "state": "queued",
+        "state": state,
         "class": None,
         "alive": False,
         "instance_id": None,
         "runner": None,
-        "cells": cells,
+        "cells": [],
         "heartbeat_age": None,
         "progress_age": None,
         "newest_mtime_ns": None,
@@ -108,8 +119,7 @@ def _progress_age(state: dict, now: float) -> float | None:
     return round(max(0.0, now - calendar.timegm(moment)), 1)
 
 
-def _newest(directory: RunDir, run: dict) -> int | None:
-    cells = [cell["cell"] for cell in run.get("cells", [])]
+def _newest(directory: RunDir, run: dict, cells: list[str]) -> int | None:
     try:
         found = roster.collect(directory.path, cells, run.get("artifacts", []), run.get("checkpoints", {}))
     except (OSError, KeyError, ValueError):
@@ -151,7 +161,8 @@ def _people(ours: set[int]) -> list[str]:
     mine = _ancestors(os.getpid())
     found = []
     for name in os.listdir("/proc"):
-        fields = _stat(int(name)) if name.isdigit() else None
+        # Process 1 is the container itself: images started with a terminal give it one.
+        fields = _stat(int(name)) if name.isdigit() and name != "1" else None
         if fields is None or int(fields[4]) == 0 or int(fields[3]) != int(name):
             continue
         chain = _ancestors(int(name))

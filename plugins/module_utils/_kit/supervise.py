@@ -52,19 +52,19 @@ class Runner:
         signal.signal(signal.SIGTERM, lambda *_: self.request_stop(self._who_stops()))
         signal.signal(signal.SIGINT, lambda *_: self.request_stop("user"))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self.directory.event("runner_started", **identity(os.getpid()), instance_id=self.place["instance_id"])
+        self.event("runner_started", **identity(os.getpid()), instance_id=self.place["instance_id"])
         self.heartbeat("running")
         worst = 0
         if self._set_up():
             for row, cell in zip(self.cells, self.run["cells"]):
-                worst = max(worst, self._run_cell(row, cell))
                 if self.stop:
                     break
+                worst = max(worst, self._run_cell(row, cell))
         else:
             worst = 1
         final = self._final_state()
         self.heartbeat(final)
-        self.directory.event("runner_ended", state=final)
+        self.event("runner_ended", state=final)
         return worst
 
     def _who_stops(self) -> str:
@@ -79,6 +79,19 @@ class Runner:
         return "finished"
 
     def heartbeat(self, state: str) -> None:
+        """Rewrite state.json. A full disk must not end the runner, or the trainer would be left without one."""
+        try:
+            self._write_state(state)
+        except OSError as problem:
+            sys.stderr.write(f"heartbeat not written: {problem}\n")
+
+    def event(self, kind: str, **facts: object) -> None:
+        try:
+            self.directory.event(kind, **facts)
+        except OSError as problem:
+            sys.stderr.write(f"event {kind} not written: {problem}\n")
+
+    def _write_state(self, state: str) -> None:
         write_json(
             self.directory.state_json,
             {
@@ -97,6 +110,12 @@ class Runner:
         if time.monotonic() < self._next_sample:
             return
         self._next_sample = time.monotonic() + _SAMPLE_SECONDS
+        try:
+            self._write_sample()
+        except OSError as problem:
+            sys.stderr.write(f"sample not written: {problem}\n")
+
+    def _write_sample(self) -> None:
         path = self.directory.samples
         if os.path.exists(path) and os.path.getsize(path) > _SAMPLES_LIMIT:
             os.replace(path, path + ".1")
@@ -122,14 +141,26 @@ class Runner:
         log = os.path.join(self.directory.path, "setup.log")
         for command in commands:
             with open(log, "ab") as out:
-                done = self._spawn(command, self._environment({}), out).wait()
-            if done:
+                done = self._follow(self._spawn(command, self._environment({}), out))
+            if done or self.stop:
                 for row in self.cells:
                     row.update(state="failed", **{"class": "setup_failed"})
-                self.directory.event("setup_failed", exit_code=done, log=log)
+                self.event("setup_failed", exit_code=done, log=log)
                 return False
         write_json(marker, {"at": utc()})
         return True
+
+    def _follow(self, process: subprocess.Popen) -> int:
+        """Until a command of the set-up ends, breathing meanwhile; a stop ends it too."""
+        next_beat = 0.0
+        while process.poll() is None:
+            if time.monotonic() >= next_beat:
+                next_beat = time.monotonic() + HEARTBEAT_SECONDS
+                self.heartbeat("running")
+            if self.stop:
+                _signal_group(process.pid, signal.SIGTERM)
+            time.sleep(_POLL_SECONDS)
+        return process.returncode
 
     def _requirements(self) -> list[str] | None:
         """Install the job's requirements without touching the image's framework: its versions become constraints."""
@@ -180,7 +211,7 @@ class Runner:
         reasons = disk.below_floor(disk.space(self.directory.path), self.run.get("floors") or {})
         if reasons:
             row.update(state="failed", **{"class": "disk_gate"})
-            self.directory.event("disk_gate", cell=cell["cell"], reasons=reasons)
+            self.event("disk_gate", cell=cell["cell"], reasons=reasons)
             return 1
         return Attempt(self, row, cell, (last[-1] if last else 0) + 1).run()
 
@@ -194,10 +225,10 @@ class Attempt:
         self.folder = runner.directory.attempt(cell["cell"], number)
         self.output = os.path.join(base, "out")
         self.checkpoints = os.path.join(base, run["checkpoints"]["path"])
-        self.pattern = run["checkpoints"]["pattern"]
+        self.spec = run["checkpoints"]
         for path in (self.folder, self.output, self.checkpoints):
             os.makedirs(path, exist_ok=True)
-        self.resumed = checkpoints.newest_valid(self.checkpoints, self.pattern)
+        self.resumed = checkpoints.newest_valid(self.checkpoints, self.spec)
         self.log = os.path.join(self.folder, "log")
         metrics = run["progress"].get("metrics")
         self.progress = Progress(
@@ -221,7 +252,7 @@ class Attempt:
         extra.update(("CELL_" + name.upper(), value) for name, value in self.cell.get("params", {}).items())
         self.row.update(state="running", attempt=self.number, resumed_from=self.resumed["path"] or None)
         self.row.update(resumed_from_step=self.resumed["step"], started_at=utc(self.started))
-        self.runner.directory.event("cell_started", cell=self.cell["cell"], attempt=self.number, resumed=self.resumed)
+        self.runner.event("cell_started", cell=self.cell["cell"], attempt=self.number, resumed=self.resumed)
         with open(self.log, "ab", buffering=0) as out:
             try:
                 process = self.runner._spawn(_filled(run["command"], self.cell), self.runner._environment(extra), out)
@@ -269,10 +300,11 @@ class Attempt:
             last_progress_at=utc(last) if last else None,
             first_line=self.progress.first_line,
         )
-        newest = (checkpoints.candidates(self.checkpoints, self.pattern) or [""])[0]
+        newest = (checkpoints.candidates(self.checkpoints, self.spec) or [""])[0]
         if newest and newest != self._known_checkpoint:
             self._known_checkpoint = newest
-            found = checkpoints.newest_valid(self.checkpoints, self.pattern)
+            # Headers only: reading a large file whole would hold up the heartbeat, and a stop with it.
+            found = checkpoints.newest_valid(self.checkpoints, self.spec, deep=False)
             if found["path"]:
                 self.row["checkpoint"] = {"path": found["path"], "step": found["step"], "verified_at": utc()}
 
@@ -319,7 +351,7 @@ class Attempt:
         write_json(os.path.join(self.folder, "result.json"), result)
         self.row.update(_row_of(result))
         self.row["log_tail"] = self.progress.tail[-10:] if state == "failed" else []
-        self.runner.directory.event("cell_ended", cell=self.cell["cell"], attempt=self.number, **found)
+        self.runner.event("cell_ended", cell=self.cell["cell"], attempt=self.number, **found)
         return 0 if state == "finished" else 1
 
 

@@ -12,6 +12,7 @@ Money is a decimal string with a currency; times are ISO-8601 UTC; rates are per
 from __future__ import annotations
 
 import datetime as _dt
+import hashlib
 import re
 import typing as t
 from abc import ABC, abstractmethod
@@ -224,6 +225,8 @@ class Platform(ABC):
     can: t.ClassVar[frozenset[str]]
     console: t.ClassVar[str]
     id_pattern: t.ClassVar[re.Pattern[str]]
+    #: A short digest of the key in use, never the key: the same key is the same account.
+    fingerprint: str = ""
 
     def check_id(self, instance_id: str) -> str:
         """The id, if it can be one of this platform's; an empty or strange one must never enter a path."""
@@ -238,6 +241,13 @@ class Platform(ABC):
     @abstractmethod
     def whoami(self) -> str:
         """A cheap call that only a working key can make; its answer names what was seen."""
+
+    def account(self) -> str | None:
+        """Whose rentals these are, in the platform's own stable word; None where it does not say.
+
+        An id that is missing under another account's key proves nothing.
+        """
+        return None
 
     @abstractmethod
     def balance(self) -> dict[str, t.Any]: ...
@@ -284,6 +294,10 @@ class Platform(ABC):
 
     def delete_leftover(self, kind: str, leftover_id: str) -> str:
         raise PlatformError(f"{self.name} has no leftovers of kind {kind!r}", means="Nothing was deleted.")
+
+
+def fingerprint(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:12]
 
 
 def now() -> str:

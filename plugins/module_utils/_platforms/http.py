@@ -15,6 +15,7 @@ import random
 import time
 import typing as t
 from dataclasses import dataclass
+from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 
@@ -99,7 +100,7 @@ class HttpClient:
                 return Answer(reply.status, self._parse(method, path, reply.status, reply.read()))
         except HTTPError as problem:
             raise self._refusal(method, path, problem) from problem
-        except (URLError, ConnectionError, TimeoutError, OSError) as problem:
+        except (URLError, HTTPException, OSError) as problem:
             reason = getattr(problem, "reason", problem)
             raise _Unreachable(
                 f"{method} {path}: no answer ({reason})",

@@ -32,6 +32,7 @@ from .base import (
     Volume,
     Volumes,
     Wanted,
+    fingerprint,
 )
 from .http import Answer, HttpClient
 
@@ -65,6 +66,7 @@ class RunPod(Platform):
                 means="RunPod cannot be asked anything.",
                 do=f"Create a key in the console (Settings, API keys) and type: export {self.key_variable}=…",
             )
+        self.fingerprint = fingerprint(key)
         headers = {"Authorization": f"Bearer {key}"}
         self._rest = HttpClient(self.name, environ.get("RUNPOD_API_BASE_URL") or "https://api.runpod.io", headers)
         graphql = environ.get("RUNPOD_GRAPHQL_URL") or "https://api.runpod.io/graphql"
@@ -74,17 +76,24 @@ class RunPod(Platform):
         keys = _member(self._rest.read("/v2/account/ssh-keys"), "keys", list)
         return f"key accepted, {len(keys)} ssh keys registered"
 
+    def account(self) -> str | None:
+        return str(self._myself()["id"])
+
     def balance(self) -> dict[str, t.Any]:
-        answer = self._graphql.ask("", {"query": "query { myself { id clientBalance currentSpendPerHr } }"})
-        if isinstance(answer.data, dict) and answer.data.get("errors"):
-            raise PlatformError("GraphQL myself: " + str(answer.data["errors"][0].get("message", ""))[:200])
-        myself = ((answer.data or {}).get("data") or {}).get("myself")
-        if not isinstance(myself, dict):
-            raise PlatformError("GraphQL myself: no such member in the answer")
+        myself = self._myself()
         return {
             "balance": Money(Decimal(str(myself["clientBalance"])), "USD").as_dict(),
             "burn_per_hour": Money(Decimal(str(myself["currentSpendPerHr"])), "USD").as_dict(),
         }
+
+    def _myself(self) -> dict[str, t.Any]:
+        answer = self._graphql.ask("", {"query": "query { myself { id clientBalance currentSpendPerHr } }"})
+        if isinstance(answer.data, dict) and answer.data.get("errors"):
+            raise PlatformError("GraphQL myself: " + str(answer.data["errors"][0].get("message", ""))[:200])
+        myself = ((answer.data or {}).get("data") or {}).get("myself")
+        if not isinstance(myself, dict) or not myself.get("id"):
+            raise PlatformError("GraphQL myself: no such member in the answer")
+        return myself
 
     def offers(self, wanted: Wanted) -> Offers:
         query = {"include": "AVAILABILITY", "product": "POD", "count": wanted.gpu_count, "cloud": "SECURE"}

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 from . import nohup, tmux
 
 BACKENDS = {"tmux": tmux, "nohup": nohup}
@@ -13,8 +15,12 @@ BACKENDS = {"tmux": tmux, "nohup": nohup}
 
 def start(wanted: list[str], argv: list[str], name: str, log: str) -> str:
     """Start ``argv`` detached by the first way that works here; returns the way's name."""
-    for word in [word for word in wanted if word in BACKENDS] + ["nohup"]:
+    for word in [word for word in wanted if word in BACKENDS and word != "nohup"]:
         if BACKENDS[word].usable():
-            BACKENDS[word].start(argv, name, log)
-            return word
-    raise AssertionError("nohup is always usable")
+            try:
+                BACKENDS[word].start(argv, name, log)
+                return word
+            except (OSError, subprocess.SubprocessError):
+                continue  # it is there and does not work: the next way does
+    nohup.start(argv, name, log)
+    return "nohup"

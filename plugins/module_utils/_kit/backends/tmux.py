@@ -51,5 +51,8 @@ def foreign_sessions() -> list[str]:
     """Sessions on the user's own tmux server: somebody else's work."""
     if not usable():
         return []
-    done = _tmux("list-sessions", "-F", "#{session_name}")
+    try:
+        done = _tmux("list-sessions", "-F", "#{session_name}")
+    except (OSError, subprocess.SubprocessError):
+        return ["tmux does not answer"]
     return done.stdout.decode("utf-8", "replace").split("\n")[:-1] if done.returncode == 0 else []

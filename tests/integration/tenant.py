@@ -115,8 +115,10 @@ class Tenant:
         return output if re.search(pattern, output) else None
 
     def ledger(self) -> list[dict[str, Any]]:
+        """Its whole lines; what a crash cut short is left out."""
         path = self.home / "ledger.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
 
     def actions(self) -> list[str]:
         return [line["action"] for line in self.ledger()]

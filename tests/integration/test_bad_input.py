@@ -20,8 +20,9 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 def _recorded(user: Tenant) -> None:
     """Whatever the lab bills stands in the ledger."""
-    known = {line.get("instance_id") for line in user.ledger() if line["action"] == "created"}
+    known = {line.get("instance_id") for line in user.ledger() if line["action"] in ("created", "volume_created")}
     assert set(user.live()) <= known
+    assert {volume["id"] for volume in user.lab.volumes() if volume["state"] != "gone"} <= known
 
 
 def test_a_host_without_a_profile(tmp_path: Path, lab: Lab) -> None:
@@ -37,7 +38,7 @@ def test_a_host_without_a_profile(tmp_path: Path, lab: Lab) -> None:
 def test_a_key_that_is_missing_or_wrong(tenant: Tenant, key: str) -> None:  # noqa: F811
     refusal = tenant.train(env={"RUNPOD_API_KEY": key}).refusal()
     assert refusal["code"] == "auth"
-    assert "RUNPOD_API_KEY" in refusal["do"] + refusal["seen"] or "key" in refusal["do"]
+    assert ("RUNPOD_API_KEY is not set" if not key else "401") in refusal["seen"]
     assert not tenant.live()
 
 
@@ -104,7 +105,7 @@ def test_a_command_that_does_not_exist(tenant: Tenant) -> None:  # noqa: F811
 def test_a_roster_that_is_not_met_is_no_success(tenant: Tenant) -> None:  # noqa: F811
     tenant.job["job_env"] = {"QUICK_FORGET": "metrics"}
     tenant.train()
-    tenant.until(r"failed|incomplete")
+    tenant.until(r"  failed  ")
     collected = tenant.play("collect")
     assert "INCOMPLETE" in collected.output and "MISSING metrics.json" in collected.output
     instance = tenant.instance()
@@ -119,7 +120,7 @@ def test_a_roster_that_is_not_met_is_no_success(tenant: Tenant) -> None:  # noqa
 def test_an_artifact_that_does_not_load_makes_no_receipt(tenant: Tenant) -> None:  # noqa: F811
     tenant.job["job_env"] = {"QUICK_METRICS": '{"loss": NaN}'}
     tenant.ok("train")
-    tenant.until(r"finished|failed")
+    tenant.until(r"  finished  ")
     refusal = tenant.play("collect").refusal()
     assert refusal["code"] == "artifact" and "metrics.json" in refusal["seen"]
     assert not (tenant.results / tenant.run_id()).exists()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import Instance, PlatformError, verdict
+from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import Instance, Platform, PlatformError
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
 from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental, cost
+from ansible_collections.tenant.gpu.plugins.plugin_utils.rental import Renter
 
 
 class ActionModule(TenantAction):
@@ -34,10 +35,14 @@ class ActionModule(TenantAction):
             "address": instance.endpoint.host if instance and instance.endpoint else "",
             "instance": instance.as_dict() if instance else None,
             "trouble": trouble,
-            "verdict": verdict(platform, instance_id, rental is not None) if args["verdict"] else None,
+            "verdict": self._verdict(platform, ledger, instance_id) if args["verdict"] else None,
             "cost": _cost(rental),
             "open": [one.instance_id for one in ledger.rentals() if one.slot == self.slot and one.open],
         }
+
+    def _verdict(self, platform: Platform, ledger: Ledger, instance_id: str) -> dict[str, t.Any]:
+        """The whole proof, as teardown makes it, without a line in the ledger."""
+        return Renter(platform, ledger, self.slot, self.say, dry=True).prove(instance_id, 0)
 
     @staticmethod
     def _show(platform: t.Any, instance_id: str) -> tuple[Instance | None, dict[str, str] | None]:

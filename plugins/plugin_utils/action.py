@@ -17,7 +17,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.tenant.gpu.plugins.module_utils._platforms import client
 from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import Platform, PlatformError
 
-from .errors import Refused, as_result, printable
+from .errors import Refused, as_result, printable, typed
 
 _HERE = "ansible_collections.tenant.gpu.plugins"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -83,7 +83,7 @@ class TenantAction(ActionBase):
 
     def say(self, text: str) -> None:
         """One calm line on the screen; the host's name stands in front."""
-        self._display.display(f"  {self.slot}  {printable(text)}")
+        self._display.display(f"  {self.slot}  {typed(printable(text))}")
 
     def platform(self, api: str) -> Platform:
         """The client, with keys and base URLs from the task's environment over the controller's own."""

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
+from pathlib import Path
 
 
 class Refused(Exception):
@@ -23,12 +25,19 @@ def printable(text: str) -> str:
     return "".join(letter if letter == "\n" or letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
+def typed(text: str) -> str:
+    """The commands in a text as they are typed here: by path in a clone, by name where the collection is installed."""
+    if Path("playbooks/train.yml").exists():
+        return text
+    return re.sub(r"\bplaybooks/(\w+)\.yml\b", r"tenant.gpu.\1", text)
+
+
 def message(seen: str, means: str, do: str) -> str:
     return f"Seen: {seen}\nMeans: {means}\nDo: {do}"
 
 
 def as_result(code: str, seen: str, means: str, do: str, facts: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
     """A failed task result."""
-    seen, means, do = printable(seen), printable(means), printable(do)
+    seen, means, do = printable(seen), printable(means), typed(printable(do))
     error = {"code": code, "seen": seen, "means": means, "do": do}
     return {"failed": True, "changed": False, **(facts or {}), "msg": message(seen, means, do), "error": error}

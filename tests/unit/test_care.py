@@ -76,7 +76,8 @@ def test_teardown_by_itself_only_finished_as_the_job_says_and_with_the_standing_
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected"), [([], 0), ([None, 240], 0), ([None, 120, 120], 1), ([None, None, None], 2), ([None, 120, 90, 130], 0)]
+    ("steps", "expected"),
+    [([], 0), ([None, 240], 0), ([None, 120, 120], 1), ([None, None, None], 2), ([None, 120, 90, 130], 0)],
 )
 def test_attempts_without_progress_are_counted(steps: list[int | None], expected: int) -> None:
     assert care.fruitless(steps) == expected

@@ -121,6 +121,16 @@ def test_discard_names_what_is_lost_and_needs_no_receipt(results: Path) -> None:
     assert "unseen" in gate.decide(_question(results, approve="", discard="i1", status=None))[0]
 
 
+def test_commands_are_told_as_they_are_typed_where_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    text = "ansible-playbook playbooks/watch.yml -l runpod-1"
+    monkeypatch.chdir(root)
+    assert as_result("x", "", "", text)["error"]["do"] == text
+    monkeypatch.chdir(tmp_path)
+    assert as_result("x", "", "", text)["error"]["do"] == "ansible-playbook tenant.gpu.watch -l runpod-1"
+
+
 def test_nothing_from_a_box_reaches_the_terminal_raw() -> None:
     result = as_result("x", "name\x1b]0;owned\x07\nsecond", "m\x9b", "d\r")
     assert result["error"]["seen"] == "name\\x1b]0;owned\\x07\nsecond"

@@ -171,7 +171,13 @@ def test_what_is_sent_has_ssh_and_its_port_and_only_known_fields(server: Script,
 
 
 def test_a_half_list_or_a_paged_one_is_no_list(server: Script, runpod: RunPod) -> None:
-    for answer in ({"items": []}, {"pods": None}, {"pods": [], "nextCursor": "abc"}, {"pods": [{"id": "x"}]}):
+    half: list[dict[str, Any]] = [
+        {"items": []},
+        {"pods": None},
+        {"pods": [], "nextCursor": "a"},
+        {"pods": [{"id": "x"}]},
+    ]
+    for answer in half:
         server.tell(LIST, (200, answer))
         with pytest.raises(PlatformError):
             runpod.list()

@@ -11,6 +11,7 @@ import types
 from pathlib import Path
 
 import pytest
+
 from ansible_collections.tenant.gpu.plugins.action import pull
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
 

@@ -19,7 +19,8 @@ from ansible_collections.tenant.gpu.plugins.plugin_utils import kit
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused, as_result
 
-_BEGIN, _END = "=====tenant.gpu probe begins=====", "=====tenant.gpu probe ends====="
+_BEGIN = "=====tenant.gpu probe begins====="
+_END = "=====tenant.gpu probe ends====="
 # Plain sh, since nothing about the box is known yet. Paths come as arguments and are never part of the program.
 _PROBE = rf"""
 data=$1; project=$2; kit=$3; shift 3

@@ -11,7 +11,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test setup lint unit integration molecule matrix torch bench build clean
+.PHONY: help demo test setup lint unit integration molecule matrix torch bench bench-artifacts build clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,8 +36,10 @@ matrix: setup  ## unit tests and a slice of integration on ansible-core 2.19 and
 torch: setup  ## the artifact tests on files that PyTorch and others wrote (a large download)
 	@$(BIN)/nox -s torch
 
-bench: setup  ## the measurements behind the numbers in docs/
+bench: setup  ## speed as ratios, measured side by side, into tests/bench/results/
 	@$(BIN)/nox -s bench
+
+bench-artifacts: bench
 
 build: setup  ## the archive that ansible-galaxy installs, in build/
 	@$(BIN)/nox -s build

@@ -90,8 +90,10 @@ def molecule(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """the measurements in tests/bench; further arguments go to pytest"""
-    python_tool(session, "pytest", "tests/bench", "-s", "--timeout=600", *session.posargs)
+    """the measurements in tests/bench, into tests/bench/results; further arguments go to both"""
+    for name in ("artifacts", "pull"):
+        environment = {**clean_environment(), "PYTHONPATH": str(ROOT / ".collections")}
+        session.run(sys.executable, "-m", f"tests.bench.{name}", *session.posargs, env=environment)
 
 
 @nox.session

@@ -126,7 +126,9 @@ class ActionModule(TenantAction):
             "kit": f"{probe['root']}/bin/{ready.name}",
         }
         there = probe.get("kit", "").split()[1:2] == [str(len(ready.content))]
-        if not there and not self.check:
+        if not there and self.check:
+            return {**box, "reachable": False, "why": "the kit is not on the box yet (check mode)"}, True
+        if not there:
             self._put_kit(box["root"], ready)
         return box, not there
 

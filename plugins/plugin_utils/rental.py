@@ -213,6 +213,8 @@ class Renter:
         if self.platform.ensure_key(public_key):
             self.say("public key registered with the account")
         volume = plan.volume or (self._create_volume(plan, run_id) if plan.volume_new else None)
+        if plan.volume:
+            self._settle_volume_intent(plan.volume, plan)
         wanted = Wanted(**{**wanted.__dict__, "volume": volume, "public_key": public_key})
         self.note("create_intent", name=plan.name, rate=rate_of(plan), run_id=run_id)
         try:
@@ -284,6 +286,14 @@ class Renter:
         self.note("volume_created", instance_id=volume.id, name=volume.name, rate=rate, run_id=run_id)
         self.say(f"volume {volume.name} ({volume.id}), {volume.size_gb} GB in {volume.region}: bills until deleted")
         return volume
+
+    def _settle_volume_intent(self, volume: Volume, plan: Plan) -> None:
+        """A volume of ours whose creation was cut off before its id was written down."""
+        intents = [line for line in self.ledger.entries() if line["action"] == "volume_intent"]
+        ours = any(line.get("name") == volume.name for line in intents)
+        if ours and volume.id not in {known.volume_id for known in self.ledger.volumes()}:
+            rate = plan.volume_rate.as_dict() if plan.volume_rate else None
+            self.note("volume_created", instance_id=volume.id, name=volume.name, rate=rate)
 
     def wait_ready(self, instance: Instance, seconds: float) -> Instance:
         """Until the platform names an SSH address. Raises Refused when the time is over or the instance died."""

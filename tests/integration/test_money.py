@@ -107,3 +107,20 @@ def test_a_cut_off_create_is_found_and_not_repeated(tenant: Tenant) -> None:
     again = tenant.ok("train")
     assert f"found {instance}" in again.output
     assert tenant.live() == [instance] and tenant.instance() == instance
+
+
+def test_check_mode_changes_nothing_on_a_box_that_is_there(tenant: Tenant) -> None:
+    tenant.ok("train")
+    tenant.until(r"  finished  ")
+    instance, before = tenant.instance(), tenant.ledger()
+    listing = "find /workspace /root -printf '%p %T@\\n' | sort"
+    _, files, _ = tenant.lab.exec(instance, ["sh", "-c", listing])
+    for book in ("train", "collect", "stop", "teardown", "tick", "watch"):
+        words = ("-e", f"discard={instance}") if book == "teardown" else ()
+        played = tenant.ok(book, "--check", "--diff", *words)
+        assert played.rc == 0
+    assert tenant.ledger() == before
+    _, after, _ = tenant.lab.exec(instance, ["sh", "-c", listing])
+    changed = set(after.decode().splitlines()) ^ set(files.decode().splitlines())
+    assert {line.split()[0] for line in changed} <= {"/workspace/quick", "/workspace"}, "only where the probe was"
+    assert not tenant.results.exists() or not list(tenant.results.iterdir())

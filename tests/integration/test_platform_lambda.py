@@ -288,9 +288,17 @@ def test_a_renter_finds_what_a_lost_answer_rented_and_proves_its_end(
     renter = Renter(cloud, Ledger(tmp_path), "lambda-1", lambda text: None)
     resources = {"gpu": "A100", "gpu_count": 1, "vram_gb": None, "disk_gb": None, "cuda": None}
     limits = {"max_duration": 3600, "max_price": {"amount": "3", "currency": "USD"}, "max_cost": None}
-    job = {"resources": resources, "image": "lambda-stack", "volumes": [], "region": None, **limits}
-    name = "digits-lambda-1-renter"
-    plan, wanted = renter.plan(job, name, {"disk": "0"}, 60)
+    job = {
+        "project": "digits",
+        "resources": resources,
+        "image": "lambda-stack",
+        "volumes": [],
+        "region": None,
+        **limits,
+    }
+    plan, wanted = renter.plan(job, "renter", {"disk": "0"}, 60)
+    name = plan.name
+    assert name == "digits-lambda-1-renter"
     lab.fault("api.drop", LAUNCH, times=1)
     made = renter.rent(plan, wanted, "renter", key_pair(str(ssh_key)))
     assert renter.wait_ready(made, 30).endpoint is not None

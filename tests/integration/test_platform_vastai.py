@@ -345,9 +345,17 @@ def test_a_renter_finds_what_a_lost_answer_rented_and_proves_its_end(
     renter = Renter(vastai, Ledger(tmp_path), "vastai-1", lambda text: None)
     resources = {"gpu": "A100", "gpu_count": 1, "vram_gb": None, "disk_gb": None, "cuda": None}
     limits = {"max_duration": 3600, "max_price": {"amount": "3", "currency": "USD"}, "max_cost": None}
-    job = {"resources": resources, "image": "pytorch/pytorch", "volumes": [], "region": None, **limits}
-    name = "digits-vastai-1-renter"
-    plan, wanted = renter.plan(job, name, {}, 60)
+    job = {
+        "project": "digits",
+        "resources": resources,
+        "image": "pytorch/pytorch",
+        "volumes": [],
+        "region": None,
+        **limits,
+    }
+    plan, wanted = renter.plan(job, "renter", {}, 60)
+    name = plan.name
+    assert name == "digits-vastai-1-renter"
     lab.fault("api.drop", {"platform": "vastai", "path": "/asks/"}, times=1)
     made = renter.rent(plan, wanted, "renter", key_pair(str(ssh_key)))
     assert renter.wait_ready(made, 30).endpoint is not None

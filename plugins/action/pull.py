@@ -105,11 +105,11 @@ class ActionModule(TenantAction):
         with Landing(self.stage, checked, self.specs) as landing:
             started = time.monotonic()
             with Teller(
-                lambda: self.say(_progress(landing.arrived, checked.bytes, time.monotonic() - started, rental))
+                lambda: self.say(_progress(landing.arrived(), checked.bytes, time.monotonic() - started, rental))
             ):
                 whole = self._fetch(fetcher, [one.name for one in checked.files], by_content=False)
             if not whole:
-                self.say(_progress(landing.arrived, checked.bytes, time.monotonic() - started, rental))
+                self.say(_progress(landing.arrived(), checked.bytes, time.monotonic() - started, rental))
                 write_json(self.stage / "MANIFEST.json", manifest, 0o644)
                 return {"changed": True, "complete": False, "folder": str(self.stage), "receipt": None,
                         "artifacts": [], "left_behind": manifest["left_behind"]}  # fmt: skip

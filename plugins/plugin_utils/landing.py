@@ -20,26 +20,25 @@ from ansible_collections.tenant.gpu.plugins.module_utils._artifacts import verif
 from ansible_collections.tenant.gpu.plugins.module_utils._artifacts.manifest import File, Manifest
 
 _LOOK_SECONDS = 0.3
+#: Smaller files are looked at together at the end: asking for each by itself costs more than it hides.
+_LARGE_BYTES = 4 << 20
 
 Identity = tuple[int, int, int, int]
 
 
 class Landing:
-    """A ``verify.Pool`` to ``verify_tree``: it answers from what was already looked at. Use it as a context manager.
-
-    ``arrived``: bytes of the manifest's files that are there in full, for a line of progress.
-    """
+    """A ``verify.Pool`` to ``verify_tree``: it answers from what was already looked at. Use it as a context manager."""
 
     def __init__(self, stage: Path, manifest: Manifest, artifacts: list[dict[str, t.Any]]) -> None:
         self._base = os.path.realpath(os.fsencode(stage))
         self._artifacts = artifacts
-        self._waiting: dict[bytes, File] = {one.name: one for one in manifest.files}
+        self._files = manifest.files
+        self._waiting: dict[bytes, File] = {one.name: one for one in self._files if one.size >= _LARGE_BYTES}
         self._seen: dict[verify.Request, tuple[Identity, Future[dict[str, t.Any]]]] = {}
         self._pool = verify.Pool()
         self._threads = ThreadPoolExecutor(self._pool.jobs)
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self.arrived = 0
 
     def __enter__(self) -> Landing:
         self._pool.__enter__()
@@ -56,8 +55,16 @@ class Landing:
         """The answers, in the order of the requests; known ones where the file is still the one that was looked at."""
         self._over.set()
         self._watcher.join()
-        futures = [self._ask(request) for request in requests]
-        return [future.result() for future in futures]
+        known = {request: future for request in requests if (future := self._known(request)) is not None}
+        rest = [request for request in requests if request not in known]
+        answers = dict(zip(rest, self._pool.map(rest), strict=True))
+        answers |= {request: future.result() for request, future in known.items()}
+        return [answers[request] for request in requests]
+
+    def arrived(self) -> int:
+        """Bytes of the manifest's files that are there in full."""
+        there = (_identity(os.path.join(self._base, one.name)) for one in self._files)
+        return sum(one.size for one, found in zip(self._files, there, strict=True) if found and found[1] == one.size)
 
     def _watch(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
@@ -66,18 +73,13 @@ class Landing:
                 found = _identity(path)
                 if found is not None and found[1] == one.size:
                     del self._waiting[name]
-                    self.arrived += one.size
-                    self._ask(verify.request_for(self._base, one, self._artifacts))
+                    request = verify.request_for(self._base, one, self._artifacts)
+                    self._seen[request] = (found, self._threads.submit(self._pool.ask, request))
 
-    def _ask(self, request: verify.Request) -> Future[dict[str, t.Any]]:
-        now = _identity(request.path)
-        known = self._seen.get(request)
-        if known is not None and known[0] == now:
-            return known[1]
-        future = self._threads.submit(self._pool.ask, request)
-        if now is not None:
-            self._seen[request] = (now, future)
-        return future
+    def _known(self, request: verify.Request) -> Future[dict[str, t.Any]] | None:
+        """What was already asked of exactly this file as it is now."""
+        seen = self._seen.get(request)
+        return seen[1] if seen is not None and seen[0] == _identity(request.path) else None
 
 
 def _identity(path: bytes) -> Identity | None:

@@ -32,7 +32,7 @@ JOB = Path(__file__).parent / "jobs" / "files"
 def by_rsync(user: Tenant, target: Path) -> float:
     """Seconds of rsync alone, over ssh with Ansible's own options."""
     rental = user.lab.rental(user.instance())
-    host, port = rental["endpoint"]
+    host, port = rental["endpoint"]["host"], rental["endpoint"]["port"]
     key, hosts = user.home / "ssh" / "id_ed25519", user.home / "known_hosts" / user.instance()
     ssh = f"ssh -p {port} -i {key} -o UserKnownHostsFile={hosts} -o HostKeyAlias={user.instance()} -o Compression=no"
     source = f"root@{host}:/workspace/{user.job['job_name']}/runs/{user.run_id()}/cells/main/out/"

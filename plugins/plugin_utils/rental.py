@@ -233,7 +233,9 @@ class Renter:
 
     def adopt(self, instance: Instance, rate: dict[str, str] | None, run_id: str | None, action: str) -> Instance:
         self.note(action, instance_id=instance.id, name=instance.name, rate=rate, run_id=run_id, saw=instance.status)
-        self.note("account", instance_id=instance.id, account=f"{self._account()}#{self.platform.fingerprint}")
+        account = f"{self._account()}#{self.platform.fingerprint}"
+        if account != "#":
+            self.note("account", instance_id=instance.id, account=account)
         return instance
 
     def _account(self) -> str:
@@ -364,7 +366,10 @@ class Renter:
         deadline = time.monotonic() + seconds
         pause, before = 0.5, ""
         while True:
-            found = verdict(self.platform, instance_id, rental is not None and self._same_account(rental))
+            ours = rental is not None and self._same_account(rental)
+            found = verdict(self.platform, instance_id, ours)
+            if rental is not None and not ours:
+                found["advice"] = "It was rented with another key or account than the one in use now: use that one."
             if found["state"] == OFF and rental is not None and self._too_young(rental):
                 found.update(state=UNKNOWN, advice="It is too young for a list to be believed that lacks it.")
             final = found["state"] == UNPROVABLE or found["state"] == before == OFF

@@ -39,6 +39,7 @@ from .base import (
     UnknownOutcome,
     Volumes,
     Wanted,
+    fingerprint,
 )
 from .declared import prices, unknown_price
 from .http import Answer, HttpClient
@@ -106,6 +107,7 @@ class AutoDL(Platform):
         self._environ, self._token, self._sleep = environ, token, sleep
         # The raw token, without a scheme before it.
         base = environ.get("AUTODL_API_BASE_URL") or "https://api.autodl.com"
+        self.fingerprint = fingerprint(token)
         self._http = HttpClient(self.name, base, {"Authorization": token})
 
     def whoami(self) -> str:

@@ -43,6 +43,7 @@ from .base import (
     Volume,
     Volumes,
     Wanted,
+    fingerprint,
 )
 from .http import Answer, HttpClient
 
@@ -128,6 +129,7 @@ class Lambda(Platform):
                 do=f"Create a key in the console (API keys) and type: export {self.key_variable}=…",
             )
         base = (environ.get("LAMBDA_API_BASE_URL") or "https://cloud.lambda.ai").rstrip("/").removesuffix("/api/v1")
+        self.fingerprint = fingerprint(key)
         self._http = _Http(self.name, base, {"Authorization": f"Bearer {key}"})
 
     def whoami(self) -> str:

@@ -39,6 +39,7 @@ from .base import (
     Volume,
     Volumes,
     Wanted,
+    fingerprint,
 )
 from .declared import prices, unknown_price
 from .http import Answer, HttpClient
@@ -108,6 +109,7 @@ class Paperspace(Platform):
             )
         self._environ, self._sleep = environ, sleep
         base = environ.get("PAPERSPACE_API_BASE_URL") or "https://api.paperspace.com/v1"
+        self.fingerprint = fingerprint(key)
         self._http = HttpClient(self.name, base, {"Authorization": f"Bearer {key}"})
         self._networks: dict[str, str] = {}  # the private network of each machine that was seen
 

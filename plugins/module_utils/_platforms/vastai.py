@@ -44,6 +44,7 @@ from .base import (
     Volume,
     Volumes,
     Wanted,
+    fingerprint,
 )
 from .http import Answer, HttpClient
 
@@ -164,11 +165,15 @@ class VastAi(Platform):
                 do=f"Create a key in the console (Account, API keys) and type: export {self.key_variable}=…",
             )
         base = environ.get("VAST_API_BASE_URL") or environ.get("VAST_URL") or "https://console.vast.ai"
+        self.fingerprint = fingerprint(key)
         self._http = _Http(self.name, base, {"Authorization": f"Bearer {key}"})
         self._gone_since: dict[str, float] = {}
 
     def whoami(self) -> str:
         return f"key accepted, user {self._user()['id']}"
+
+    def account(self) -> str | None:
+        return str(self._user()["id"])
 
     def balance(self) -> dict[str, t.Any]:
         """``balance`` is the prepaid credit, which is what runs out; ``account_balance`` is what the spec lists."""

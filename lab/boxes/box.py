@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -128,6 +129,7 @@ class Box:
         self._link: dict[str, Any] = {"rate_bytes_per_second": None, "cut": False, "delay_seconds": 0.0}
         self._gpu_present = True
         self._changing = asyncio.Lock()  # a boot and an end never overlap
+        self._dropping = threading.Lock()
 
     @property
     def running(self) -> bool:
@@ -383,9 +385,10 @@ class Box:
 
     def _drop_mounts(self) -> None:
         scratch = self._place / "mounts"
-        for path in sorted(scratch.glob("**/"), reverse=True) if scratch.is_dir() else []:
-            namespaces.unmount(path)
-        shutil.rmtree(scratch, ignore_errors=True)
+        with self._dropping:
+            for path in sorted(scratch.glob("**/"), reverse=True) if scratch.is_dir() else []:
+                namespaces.unmount(path)
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def _lose_disk(self) -> None:
         if self.spec.root.source is None:

@@ -168,7 +168,9 @@ def test_the_kit_compiles_on_a_real_python_3_8(tmp_path: Path) -> None:
 
 def python38() -> str | None:
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    for python in [shutil.which("python3.8"), *map(str, root.glob("versions/3.8.*/bin/python3"))]:
+    # Another user's folder of interpreters may be named and closed.
+    found = root.glob("versions/3.8.*/bin/python3") if os.access(root / "versions", os.R_OK | os.X_OK) else []
+    for python in [shutil.which("python3.8"), *map(str, found)]:
         if python and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
             return python
     return None

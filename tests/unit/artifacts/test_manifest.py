@@ -152,7 +152,12 @@ def test_an_unreadable_file_is_missing(tmp_path: Path, monkeypatch: pytest.Monke
 def old_pythons() -> list[str]:
     """Interpreters of the oldest kind that a box may have."""
     homes = [Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"]
-    found = [str(path) for home in homes if home.is_dir() for path in sorted(home.glob("3.8.*/bin/python3.8"))]
+    found = [
+        str(path)
+        for home in homes
+        if os.access(home, os.R_OK | os.X_OK)
+        for path in sorted(home.glob("3.8.*/bin/python3.8"))
+    ]
     return found or [path for path in [shutil.which("python3.8")] if path]
 
 

@@ -31,6 +31,8 @@ def _smi(arguments: list[str]) -> tuple[list[list[str]] | None, str]:
         )
     except FileNotFoundError:
         return None, "nvidia-smi is not installed"
+    except OSError as problem:  # a closed folder on PATH is enough
+        return None, f"nvidia-smi cannot be run: {problem.strerror}"
     except subprocess.TimeoutExpired:
         return None, f"nvidia-smi did not answer in {_TIMEOUT} s"
     text = done.stdout.decode("utf-8", "replace").strip()

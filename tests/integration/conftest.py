@@ -15,6 +15,7 @@ import pytest
 
 from lab.api import Lab
 from tests.integration.runpod_client import RunPodClient
+from tests.integration.tenant import Tenant
 
 
 @pytest.fixture(scope="session")
@@ -51,10 +52,8 @@ def make_lab(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
         each.stop()
 
 
-@pytest.fixture
-def api(lab: Lab) -> Iterator[RunPodClient]:
-    """A client of the module's lab; what the test rented, and every fault, is gone afterwards."""
-    yield RunPodClient(lab.url, lab.api_key)
+def _empty(lab: Lab) -> None:
+    """Nothing of one test is left in the lab for the next."""
     lab.clear()
     for rental in lab.rentals():
         if rental["state"] != "gone":
@@ -62,3 +61,17 @@ def api(lab: Lab) -> Iterator[RunPodClient]:
     for volume in lab.volumes():
         if volume["state"] != "gone":
             lab.delete_volume(volume["id"])
+
+
+@pytest.fixture
+def api(lab: Lab) -> Iterator[RunPodClient]:
+    """A client of the module's lab; what the test rented, and every fault, is gone afterwards."""
+    yield RunPodClient(lab.url, lab.api_key)
+    _empty(lab)
+
+
+@pytest.fixture
+def tenant(tmp_path: Path, lab: Lab) -> Iterator[Tenant]:
+    """A new user on the module's lab; nothing of theirs is left in it afterwards."""
+    yield Tenant(tmp_path, lab)
+    _empty(lab)

@@ -13,7 +13,6 @@ import pytest
 
 from lab.api import Lab
 from tests.integration.tenant import Tenant
-from tests.integration.test_main_job import tenant  # noqa: F401 - the same user
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
@@ -35,21 +34,21 @@ def test_a_host_without_a_profile(tmp_path: Path, lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "wrong"])
-def test_a_key_that_is_missing_or_wrong(tenant: Tenant, key: str) -> None:  # noqa: F811
+def test_a_key_that_is_missing_or_wrong(tenant: Tenant, key: str) -> None:
     refusal = tenant.train(env={"RUNPOD_API_KEY": key}).refusal()
     assert refusal["code"] == "auth"
     assert ("RUNPOD_API_KEY is not set" if not key else "401") in refusal["seen"]
     assert not tenant.live()
 
 
-def test_no_capacity(tenant: Tenant) -> None:  # noqa: F811
+def test_no_capacity(tenant: Tenant) -> None:
     tenant.lab.fault("offer.none")
     refusal = tenant.train().refusal()
     assert refusal["code"] == "no_capacity"
     assert not tenant.live()
 
 
-def test_a_price_over_the_limit(tenant: Tenant) -> None:  # noqa: F811
+def test_a_price_over_the_limit(tenant: Tenant) -> None:
     tenant.job["job_max_price"] = "0.10 USD"
     assert tenant.train().refusal()["code"] == "over_max_price"
     tenant.job["job_max_price"], tenant.job["job_max_cost"] = "0.80 USD", "0.01 USD"
@@ -59,7 +58,7 @@ def test_a_price_over_the_limit(tenant: Tenant) -> None:  # noqa: F811
     assert not tenant.live()
 
 
-def test_renting_waits_for_the_word_and_takes_the_plans_digest(tenant: Tenant) -> None:  # noqa: F811
+def test_renting_waits_for_the_word_and_takes_the_plans_digest(tenant: Tenant) -> None:
     refusal = tenant.train(approve="").refusal()
     assert refusal["code"] == "not_approved" and "USD an hour" in refusal["seen"]
     assert not tenant.live() and "create_intent" not in tenant.actions()
@@ -68,13 +67,13 @@ def test_renting_waits_for_the_word_and_takes_the_plans_digest(tenant: Tenant) -
     assert tenant.train(approve=digest).rc == 0
 
 
-def test_approve_true_needs_both_limits(tenant: Tenant) -> None:  # noqa: F811
+def test_approve_true_needs_both_limits(tenant: Tenant) -> None:
     del tenant.job["job_max_cost"]
     refusal = tenant.train().refusal()
     assert refusal["code"] == "not_approved" and "job_max_cost" in refusal["do"]
 
 
-def test_an_ssh_that_never_comes_up_is_given_back(tenant: Tenant) -> None:  # noqa: F811
+def test_an_ssh_that_never_comes_up_is_given_back(tenant: Tenant) -> None:
     tenant.lab.fault("box.never_ssh")
     refusal = tenant.train("-e", "rent_boot_timeout=3").refusal()
     assert refusal["code"] == "never_reachable"
@@ -83,7 +82,7 @@ def test_an_ssh_that_never_comes_up_is_given_back(tenant: Tenant) -> None:  # no
     _recorded(tenant)
 
 
-def test_a_box_whose_ssh_does_not_answer(tenant: Tenant) -> None:  # noqa: F811
+def test_a_box_whose_ssh_does_not_answer(tenant: Tenant) -> None:
     tenant.lab.fault("link.cut")
     played = tenant.train("-e", "connect_timeout=4", "-e", "ansible_ssh_timeout=2")
     assert played.rc != 0 and "UNREACHABLE" in played.output
@@ -94,7 +93,7 @@ def test_a_box_whose_ssh_does_not_answer(tenant: Tenant) -> None:  # noqa: F811
     assert tenant.train().rc == 0, "the same command goes on"
 
 
-def test_a_command_that_does_not_exist(tenant: Tenant) -> None:  # noqa: F811
+def test_a_command_that_does_not_exist(tenant: Tenant) -> None:
     tenant.job["job_command"] = ["./no-such-program"]
     refusal = tenant.train().refusal()
     assert refusal["code"] == "command_missing"
@@ -102,7 +101,7 @@ def test_a_command_that_does_not_exist(tenant: Tenant) -> None:  # noqa: F811
     _recorded(tenant)
 
 
-def test_a_roster_that_is_not_met_is_no_success(tenant: Tenant) -> None:  # noqa: F811
+def test_a_roster_that_is_not_met_is_no_success(tenant: Tenant) -> None:
     tenant.job["job_env"] = {"QUICK_FORGET": "metrics"}
     tenant.train()
     tenant.until(r"  failed  ")
@@ -117,7 +116,7 @@ def test_a_roster_that_is_not_met_is_no_success(tenant: Tenant) -> None:  # noqa
     tenant.ok("teardown", "-e", f"teardown_approve={instance}")
 
 
-def test_an_artifact_that_does_not_load_makes_no_receipt(tenant: Tenant) -> None:  # noqa: F811
+def test_an_artifact_that_does_not_load_makes_no_receipt(tenant: Tenant) -> None:
     tenant.job["job_env"] = {"QUICK_METRICS": '{"loss": NaN}'}
     tenant.ok("train")
     tenant.until(r"  finished  ")
@@ -134,7 +133,7 @@ def test_several_slots_for_one_job(tmp_path: Path, lab: Lab) -> None:
     assert not user.live()
 
 
-def test_a_changed_job_does_not_resume_the_old_run(tenant: Tenant) -> None:  # noqa: F811
+def test_a_changed_job_does_not_resume_the_old_run(tenant: Tenant) -> None:
     tenant.job["job_env"] = {"QUICK_STEPS": "400"}
     tenant.ok("train")
     tenant.job["job_env"] = {"QUICK_STEPS": "401"}
@@ -142,7 +141,7 @@ def test_a_changed_job_does_not_resume_the_old_run(tenant: Tenant) -> None:  # n
     assert refusal["code"] == "other_run_open" and "env" in refusal["seen"]
 
 
-def test_a_private_key_in_the_source(tenant: Tenant, tmp_path: Path) -> None:  # noqa: F811
+def test_a_private_key_in_the_source(tenant: Tenant, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "train.py").write_text("print('hi')\n")
@@ -152,7 +151,7 @@ def test_a_private_key_in_the_source(tenant: Tenant, tmp_path: Path) -> None:  #
     assert refusal["code"] == "private_key" and "notes.txt" in refusal["seen"]
 
 
-def test_a_relayed_address_and_a_secret_that_is_not_set(tenant: Tenant) -> None:  # noqa: F811
+def test_a_relayed_address_and_a_secret_that_is_not_set(tenant: Tenant) -> None:
     assert tenant.train("-e", "profile_ssh_flavour=relayed").refusal()["code"] == "relayed"
     tenant.job["job_secrets"] = ["NO_SUCH_TOKEN"]
     refusal = tenant.train("-e", "run_id=new").refusal()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
@@ -18,19 +18,6 @@ from lab.api import Lab
 from tests.integration.tenant import Tenant
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
-
-
-@pytest.fixture
-def tenant(tmp_path: Path, lab: Lab) -> Iterator[Tenant]:
-    """A new user on the module's lab; nothing of theirs is left in it afterwards."""
-    yield Tenant(tmp_path, lab)
-    lab.clear()
-    for rental in lab.rentals():
-        if rental["state"] != "gone":
-            lab.destroy(rental["id"])
-    for volume in lab.volumes():
-        if volume["state"] != "gone":
-            lab.delete_volume(volume["id"])
 
 
 @pytest.mark.matrix

@@ -142,7 +142,7 @@ class HttpClient:
             kind = RateLimited
         refusal = kind(seen, status=problem.code)
         refusal.detail = _detail(body)  # type: ignore[attr-defined]  # for clients that tell causes apart by text
-        refusal.retry_after = _seconds(problem.headers.get("Retry-After"))  # type: ignore[attr-defined]
+        refusal.retry_after = _seconds(problem.headers.get("Retry-After"))  # type: ignore[attr-defined]  # likewise
         return refusal
 
 

@@ -88,10 +88,8 @@ class ActionModule(TenantAction):
         return True
 
     def _warn_open_elsewhere(self) -> None:
-        bound = self.ledger.bound(self.slot)
-        for rental in self.ledger.rentals():
-            if rental.slot == self.slot and rental.open and (bound is None or rental.instance_id != bound.instance_id):
-                self.say(card.still_open(self.slot, rental))
+        for rental in self.ledger.open_beside(self.slot):
+            self.say(card.still_open(self.slot, rental))
 
     def _rent(self, args: dict[str, t.Any], supersedes: str | None) -> dict[str, t.Any]:
         job, run_id = args["job"], args["run_id"]
@@ -296,8 +294,11 @@ class ActionModule(TenantAction):
                 saw = self.renter.platform.delete_leftover(kind, leftover_id)
                 self._prove_deleted(kind, leftover_id, saw)
             deleted.append(word)
-        diff = difference(bool(deleted), "".join(f"{word}\n" for word in deleted), "")
-        return {**result, "changed": result["changed"] or bool(deleted), "deleted": deleted, **diff}
+        earlier = result.get("diff") or {"before": "", "after": ""}
+        gone = "".join(f"{word}\n" for word in deleted)
+        changed = result["changed"] or bool(deleted)
+        diff = difference(changed, earlier["before"] + gone, earlier["after"])
+        return {**result, "changed": changed, "deleted": deleted, **diff}
 
     def _refuse_unknown_leftover(self, word: str, leftover_id: str) -> None:
         if any(volume.volume_id == leftover_id and volume.ended_at for volume in self.ledger.volumes()):

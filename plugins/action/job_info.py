@@ -42,7 +42,9 @@ class ActionModule(TenantAction):
             "fruitless": care.fruitless((record or {}).get("attempt_steps") or []),
         }
         due = care.due(seen)
-        lines = self._lines(args, rows, record, book, why) + self._still_open(args)
+        lines = self._lines(args, rows, record, book, why)
+        beside = Ledger(args["tenant_home"]).open_beside(self.slot)
+        lines += [card.still_open(self.slot, rental) for rental in beside]
         for line in lines:
             self.say(line)
         return {
@@ -91,15 +93,6 @@ class ActionModule(TenantAction):
         return [
             f"{record['run_id']}  UNREACHABLE, last known {known['run']['state']} step {cells[0].get('step')} "
             f"{age:.0f} s ago; {says}; {money}  ({' '.join(why.split())[-120:]})"
-        ]
-
-    def _still_open(self, args: dict[str, t.Any]) -> list[str]:
-        """What else of this slot bills: replaced instances that nobody proved off."""
-        ledger = Ledger(args["tenant_home"])
-        bound = ledger.bound(self.slot)
-        rentals = [one for one in ledger.rentals() if one.slot == self.slot and one.open]
-        return [
-            card.still_open(self.slot, one) for one in rentals if bound is None or one.instance_id != bound.instance_id
         ]
 
     def _hold(self, book: Runs, run_id: str) -> None:

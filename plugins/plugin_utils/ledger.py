@@ -164,6 +164,12 @@ class Ledger:
         of_slot = [rental for rental in self.rentals() if rental.slot == slot and not rental.superseded_by]
         return of_slot[-1] if of_slot and of_slot[-1].open else None
 
+    def open_beside(self, slot: str) -> list[Rental]:
+        """Rentals of a slot that are not proven off and that it does not stand for: replaced ones that still bill."""
+        bound = self.bound(slot)
+        known = bound.instance_id if bound else None
+        return [one for one in self.rentals() if one.slot == slot and one.open and one.instance_id != known]
+
     def rental(self, instance_id: str) -> Rental | None:
         return next((rental for rental in self.rentals() if rental.instance_id == instance_id), None)
 

@@ -21,7 +21,7 @@ from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import 
 from ansible_collections.tenant.gpu.plugins.plugin_utils import card, gate, kit
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction, difference
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
-from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental, cost
+from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental, spent
 from ansible_collections.tenant.gpu.plugins.plugin_utils.rental import Plan, Renter, key_pair
 from ansible_collections.tenant.gpu.plugins.plugin_utils.runs import Runs, slot_lock
 
@@ -161,8 +161,8 @@ class ActionModule(TenantAction):
 
     def _spent(self, instance_id: str) -> str:
         rental = self.ledger.rental(instance_id)
-        spent = cost(rental.rate, rental.created_at, rental.ended_at) if rental else None
-        return "unknown" if rental is None or spent is None else f"{spent:.4f} {(rental.rate or {})['currency']}"
+        amount = spent(rental) if rental else None
+        return "unknown" if rental is None or amount is None else f"{amount:.4f} {(rental.rate or {})['currency']}"
 
     # -- absent -----------------------------------------------------------------------------------------------------
 

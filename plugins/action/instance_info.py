@@ -10,7 +10,7 @@ import typing as t
 
 from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import Instance, Platform, PlatformError
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
-from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental, cost
+from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental, spent
 from ansible_collections.tenant.gpu.plugins.plugin_utils.rental import Renter
 
 
@@ -56,6 +56,6 @@ class ActionModule(TenantAction):
 def _cost(rental: Rental | None) -> dict[str, t.Any] | None:
     if rental is None:
         return None
-    spent = cost(rental.rate, rental.created_at, rental.ended_at)
+    amount = spent(rental)
     currency = (rental.rate or {}).get("currency")
-    return {"amount": None if spent is None else f"{spent:.6f}", "currency": currency}
+    return {"amount": None if amount is None else f"{amount:.6f}", "currency": currency}

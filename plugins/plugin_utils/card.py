@@ -10,7 +10,7 @@ import typing as t
 
 from ansible_collections.tenant.gpu.plugins.module_utils._artifacts.receipt import safe_text
 
-from .ledger import Rental, cost
+from .ledger import Rental, spent
 
 
 def table(receipt: dict[str, t.Any], manifest: dict[str, t.Any]) -> list[str]:
@@ -35,8 +35,8 @@ def table(receipt: dict[str, t.Any], manifest: dict[str, t.Any]) -> list[str]:
 
 
 def still_open(slot: str, rental: Rental) -> str:
-    spent = cost(rental.rate, rental.created_at, rental.ended_at)
-    money = "unknown" if spent is None or rental.rate is None else f"{spent:.4f} {rental.rate['currency']}"
+    amount = spent(rental)
+    money = "unknown" if amount is None or rental.rate is None else f"{amount:.4f} {rental.rate['currency']}"
     return (
         f"STILL OPEN: {rental.instance_id} is not proven off (cost so far {money}). "
         f"ansible-playbook playbooks/teardown.yml -l {slot} -e discard={rental.instance_id}"

@@ -42,11 +42,21 @@ FIELDS = [
 ]
 
 
+@dataclass(frozen=True)
+class Span:
+    """A stretch of a rental's bill: from ``since`` on at ``rate`` an hour (None: unknown), running or parked."""
+
+    since: str
+    parked: bool
+    rate: dict[str, str] | None
+
+
 @dataclass
 class Rental:
     """One instance as the ledger tells it; ``ended_at`` is when the platform accepted the delete.
 
-    ``reached``: it named an SSH address at least once, so something of the user's may be on it.
+    ``reached``: it named an SSH address at least once, so something of the user's may be on it. ``rate`` is the rate
+    while it runs; ``spans`` say what it cost when, oldest first.
     """
 
     instance_id: str
@@ -62,6 +72,16 @@ class Rental:
     reached: bool = False
     account: str | None = None
     served: list[tuple[str | None, str]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.spans:
+            self.spans.append(Span(self.created_at, False, self.rate))
+
+    @property
+    def parked_since(self) -> str | None:
+        """Since when it has been parked; None while it runs, or when it has ended."""
+        return self.spans[-1].since if self.spans[-1].parked and not self.ended_at else None
 
     def intervals(self, run_id: str) -> list[tuple[str, str | None]]:
         """From when to when (None: until now) it served that run; an instance can serve several, one after another."""
@@ -222,6 +242,10 @@ def _update(rental: Rental, entry: dict[str, t.Any]) -> None:
         rental.ended_at = rental.ended_at or entry["at"]
     elif entry["action"] == "ready":
         rental.reached = True
+    elif entry["action"] == "stopped":
+        rental.spans.append(Span(entry["at"], True, entry.get("rate")))
+    elif entry["action"] == "started":
+        rental.spans.append(Span(entry["at"], False, entry.get("rate") or rental.rate))
     elif entry["action"] == "account":
         rental.account = entry.get("account")
     elif entry["action"] == "superseded":
@@ -247,6 +271,23 @@ def cost(rate: dict[str, str] | None, start: str, end: str | None) -> Decimal | 
     return Decimal(rate["amount"]) * hours
 
 
+def spent(rental: Rental, start: str | None = None, end: str | None = None) -> Decimal | None:
+    """What an instance cost from ``start`` to ``end`` (None: all of it, until now); None where a rate is unknown."""
+    until = min(filter(None, (end, rental.ended_at)), default=now())
+    since = start or rental.created_at
+    ends = [span.since for span in rental.spans[1:]] + [until]
+    total = Decimal(0)
+    for span, over in zip(rental.spans, ends, strict=True):
+        first, last = max(span.since, since), min(over, until)
+        if last <= first:
+            continue
+        part = cost(span.rate, first, last)
+        if part is None:
+            return None
+        total += part
+    return total
+
+
 def cost_of_run(ledger: Ledger, run_id: str, currency: str = "USD") -> dict[str, t.Any]:
     """The instances of one run, and what they cost so far: ``{amount, currency, rentals: [...]}``.
 
@@ -258,9 +299,9 @@ def cost_of_run(ledger: Ledger, run_id: str, currency: str = "USD") -> dict[str,
         intervals = rental.intervals(run_id)
         if not intervals:
             continue
-        parts = [cost(rental.rate, since, end) for since, end in intervals]
-        spent = None if None in parts else sum((part for part in parts if part is not None), Decimal(0))
-        rows.append({"instance_id": rental.instance_id, "cost": None if spent is None else f"{spent:.6f}"})
-        total = None if total is None or spent is None else total + spent
+        parts = [spent(rental, since, end) for since, end in intervals]
+        known = None if None in parts else sum((part for part in parts if part is not None), Decimal(0))
+        rows.append({"instance_id": rental.instance_id, "cost": None if known is None else f"{known:.6f}"})
+        total = None if total is None or known is None else total + known
         currency = (rental.rate or {}).get("currency", currency)
     return {"amount": None if total is None else f"{total:.6f}", "currency": currency, "rentals": rows}

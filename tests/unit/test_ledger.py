@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.tenant.gpu.plugins.plugin_utils.errors import Refused
-from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental, cost, cost_of_run
+from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental, Span, cost, cost_of_run, spent
 
 RATE = {"amount": "0.36", "currency": "USD"}
 
@@ -126,3 +126,25 @@ def test_an_instance_that_serves_two_runs_is_counted_once(tmp_path: Path) -> Non
     ledger.path.write_text("\n".join([*edited, ended]) + "\n")
     assert cost_of_run(ledger, "r1")["amount"] == "0.360000"
     assert cost_of_run(ledger, "r2")["amount"] == "0.720000"
+
+
+def test_a_parked_stretch_is_counted_at_its_own_rate() -> None:
+    rental = Rental("i1", "s", "p", "n", None, RATE, "2026-12-01T00:00:00.000Z", ended_at="2026-12-01T04:00:00.000Z")
+    rental.spans += [
+        Span("2026-12-01T01:00:00.000Z", True, {"amount": "0.01", "currency": "USD"}),
+        Span("2026-12-01T03:00:00.000Z", False, RATE),
+    ]
+    assert spent(rental) == Decimal("0.36") * 2 + Decimal("0.02")
+    assert spent(rental, "2026-12-01T02:00:00.000Z", "2026-12-01T03:30:00.000Z") == Decimal("0.01") + Decimal("0.18")
+    assert rental.parked_since is None, "it has ended"
+
+
+def test_a_parked_stretch_without_a_known_rate_is_unknown(tmp_path: Path) -> None:
+    ledger = _rented(tmp_path)
+    ledger.append("stopped", instance_id="i1")
+    rental = _rental(ledger)
+    assert rental.parked_since is not None and spent(rental) is None
+    assert spent(rental, rental.created_at, rental.parked_since) is not None
+    ledger.append("started", instance_id="i1")
+    assert _rental(ledger).parked_since is None
+    assert _rental(ledger).spans[-1].rate == RATE

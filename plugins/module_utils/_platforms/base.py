@@ -25,7 +25,9 @@ ON, DISK_ONLY, OFF, UNKNOWN, UNPROVABLE = "on", "disk_only", "off", "unknown", "
 class PlatformError(Exception):
     """A platform did not do what was asked.
 
-    ``seen`` is what came back, ``means`` what that says, ``do`` the next step for the user.
+    ``seen`` is what came back, ``means`` what that says, ``do`` the next step for the user. ``detail`` is the
+    platform's own short words, ``retry_after`` the seconds it asked to wait,
+    ``left_behind`` the id of an instance that a refused create left all the same.
     """
 
     code = "platform_error"
@@ -38,6 +40,9 @@ class PlatformError(Exception):
         self.means = means or type(self).means
         self.do = do or type(self).do
         self.status = status
+        self.detail = ""
+        self.retry_after: float | None = None
+        self.left_behind: str | None = None
 
 
 class AuthError(PlatformError):

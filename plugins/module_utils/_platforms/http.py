@@ -74,7 +74,7 @@ class HttpClient:
             try:
                 return call()
             except (_Unreachable, RateLimited, PlatformError) as problem:
-                pause = getattr(problem, "retry_after", None) or delay * (0.5 + random.random())
+                pause = problem.retry_after or delay * (0.5 + random.random())
                 if not _passes(problem) or time.monotonic() + pause > deadline:
                     raise
                 self.sleep(pause)
@@ -99,7 +99,7 @@ class HttpClient:
             ) as reply:
                 return Answer(reply.status, self._parse(method, path, reply.status, reply.read()))
         except HTTPError as problem:
-            raise self._refusal(method, path, problem) from problem
+            raise self._refusal(method, path, problem, problem.read() or b"") from problem
         except (URLError, HTTPException, OSError) as problem:
             reason = getattr(problem, "reason", problem)
             raise _Unreachable(
@@ -121,8 +121,8 @@ class HttpClient:
                 status=status,
             ) from problem
 
-    def _refusal(self, method: str, path: str, problem: HTTPError) -> PlatformError:
-        raw = problem.read() or b""
+    def _refusal(self, method: str, path: str, problem: HTTPError, raw: bytes) -> PlatformError:
+        """What to raise for an answer that is no success; ``raw`` is its body, which can be read once only."""
         try:
             body = json.loads(raw)
             spoken = True
@@ -141,8 +141,8 @@ class HttpClient:
         elif problem.code == 429:
             kind = RateLimited
         refusal = kind(seen, status=problem.code)
-        refusal.detail = _detail(body)  # type: ignore[attr-defined]  # for clients that tell causes apart by text
-        refusal.retry_after = _seconds(problem.headers.get("Retry-After"))  # type: ignore[attr-defined]  # likewise
+        refusal.detail = _detail(body)
+        refusal.retry_after = _seconds(problem.headers.get("Retry-After"))
         return refusal
 
 

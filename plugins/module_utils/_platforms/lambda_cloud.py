@@ -11,7 +11,6 @@ is a family or an id, not a container. A shutdown inside the box does not stop t
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import re
@@ -96,10 +95,8 @@ class _Http(HttpClient):
             raise _not_understood(f"{method} {path}: {answer.status} without data", answer.status)
         return answer
 
-    def _refusal(self, method: str, path: str, problem: HTTPError) -> PlatformError:
-        raw = problem.read() or b""
-        again = HTTPError(problem.url, problem.code, str(problem.msg), problem.headers, io.BytesIO(raw))
-        plain = super()._refusal(method, path, again)
+    def _refusal(self, method: str, path: str, problem: HTTPError, raw: bytes) -> PlatformError:
+        plain = super()._refusal(method, path, problem, raw)
         try:
             error = json.loads(raw)["error"]
             code, message = _clean(error["code"], 100), _clean(str(error.get("message") or ""), 200)
@@ -109,7 +106,7 @@ class _Http(HttpClient):
             return plain
         key = self.headers["Authorization"].split()[-1]
         told = _told_apart(f"{method} {path}: {problem.code} {code} {message}".replace(key, "***"), problem.code, code)
-        told.retry_after = getattr(plain, "retry_after", None)  # type: ignore[attr-defined]
+        told.retry_after = plain.retry_after
         return told
 
 

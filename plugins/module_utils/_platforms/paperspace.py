@@ -260,7 +260,7 @@ class Paperspace(Platform):
         try:
             return self._change("POST", "/machines", body).data
         except PlatformError as problem:
-            if "capacity" in str(getattr(problem, "detail", "")).lower():  # it has no code of its own
+            if "capacity" in problem.detail.lower():  # it has no code of its own
                 raise NoCapacity(problem.seen, status=problem.status) from problem
             if problem.status == 403:
                 means = "The key may not rent this, or the account must first be approved for the machine type."

@@ -183,8 +183,7 @@ class RunPod(Platform):
         try:
             return self._rest.write(method, path, body)
         except PlatformError as problem:
-            detail = str(getattr(problem, "detail", ""))
-            if problem.status == 400 and any(text in detail.lower() for text in _CAPACITY_TEXTS):
+            if problem.status == 400 and any(text in problem.detail.lower() for text in _CAPACITY_TEXTS):
                 raise NoCapacity(problem.seen, status=400) from problem
             if problem.status == 402:
                 raise PlatformError(

@@ -12,7 +12,6 @@ bulk delete.
 from __future__ import annotations
 
 import datetime as _dt
-import io
 import json
 import math
 import re
@@ -126,23 +125,21 @@ class _Http(HttpClient):
             raise self._told(told, answer.data, None)
         return answer
 
-    def _refusal(self, method: str, path: str, problem: HTTPError) -> PlatformError:
-        raw = problem.read() or b""
-        again = HTTPError(problem.url, problem.code, str(problem.msg), problem.headers, io.BytesIO(raw))
-        plain = super()._refusal(method, path, again)
+    def _refusal(self, method: str, path: str, problem: HTTPError, raw: bytes) -> PlatformError:
+        plain = super()._refusal(method, path, problem, raw)
         try:
             body = json.loads(raw)
         except ValueError:
             return plain
         told = _told_apart(f"{method} {path}", problem.code, body) or plain
-        return self._told(told, body, getattr(plain, "retry_after", None))
+        return self._told(told, body, plain.retry_after)
 
     def _told(self, problem: PlatformError, body: t.Any, retry_after: float | None) -> PlatformError:
         """With the pause that is asked for and the instance that a refused create left; without the key."""
         problem.seen = problem.seen.replace(self.headers["Authorization"].split()[-1], "***")
         problem.args = (problem.seen,)
-        problem.contract = _contract(body)  # type: ignore[attr-defined]
-        problem.retry_after = retry_after or _threshold(body)  # type: ignore[attr-defined]
+        problem.left_behind = _contract(body)
+        problem.retry_after = retry_after or _threshold(body)
         return problem
 
 
@@ -329,7 +326,7 @@ class VastAi(Platform):
             answer = _success(self._http.write("PUT", path, body), f"PUT {path}")
         except PlatformError as problem:
             refusal = self._scrubbed(problem, wanted)
-            left = getattr(problem, "contract", None)
+            left = problem.left_behind
             if left:
                 self._give_back(left, refusal)
             raise refusal from None

@@ -33,6 +33,7 @@ FIELDS = [
     "action",
     "rate",
     "endpoint",
+    "clock",
     "request_id",
     "saw",
     "verdict",
@@ -44,11 +45,15 @@ FIELDS = [
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of a rental's bill: from ``since`` on at ``rate`` an hour (None: unknown), running or parked."""
+    """A stretch of a rental's bill: from ``since`` on at ``rate`` an hour (None: unknown), running or parked.
+
+    ``clock`` is the danger clock that the park started: ``{id, due, text, text_zh}``, ``due`` as ISO-8601 UTC.
+    """
 
     since: str
     parked: bool
     rate: dict[str, str] | None
+    clock: dict[str, str] | None = None
 
 
 @dataclass
@@ -82,6 +87,11 @@ class Rental:
     def parked_since(self) -> str | None:
         """Since when it has been parked; None while it runs, or when it has ended."""
         return self.spans[-1].since if self.spans[-1].parked and not self.ended_at else None
+
+    @property
+    def clock(self) -> dict[str, str] | None:
+        """The danger clock that runs since it was parked."""
+        return self.spans[-1].clock if self.parked_since else None
 
     def intervals(self, run_id: str) -> list[tuple[str, str | None]]:
         """From when to when (None: until now) it served that run; an instance can serve several, one after another."""
@@ -243,7 +253,7 @@ def _update(rental: Rental, entry: dict[str, t.Any]) -> None:
     elif entry["action"] == "ready":
         rental.reached = True
     elif entry["action"] == "stopped":
-        rental.spans.append(Span(entry["at"], True, entry.get("rate")))
+        rental.spans.append(Span(entry["at"], True, entry.get("rate"), entry.get("clock")))
     elif entry["action"] == "started":
         rental.spans.append(Span(entry["at"], False, entry.get("rate") or rental.rate))
     elif entry["action"] == "account":
@@ -279,7 +289,7 @@ def spent(rental: Rental, start: str | None = None, end: str | None = None) -> D
     total = Decimal(0)
     for span, over in zip(rental.spans, ends, strict=True):
         first, last = max(span.since, since), min(over, until)
-        if last <= first:
+        if last <= first and len(rental.spans) > 1:
             continue
         part = cost(span.rate, first, last)
         if part is None:

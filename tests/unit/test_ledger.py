@@ -140,6 +140,23 @@ def test_a_parked_stretch_is_counted_at_its_own_rate() -> None:
     assert rental.parked_since is None, "it has ended"
 
 
+def test_an_unknown_rate_is_unknown_from_its_first_moment() -> None:
+    at = "2026-12-01T00:00:00.000Z"
+    assert spent(Rental("i1", "s", "p", "n", None, None, at, ended_at=at)) is None
+    assert spent(Rental("i1", "s", "p", "n", None, RATE, at, ended_at=at)) == 0
+
+
+def test_a_park_keeps_the_clock_it_started(tmp_path: Path) -> None:
+    ledger = _rented(tmp_path)
+    clock = {"id": "auto_release", "due": "2026-12-19T00:00:00.000Z", "text": "t", "text_zh": "z"}
+    ledger.append("stopped", slot="runpod-1", instance_id="i1", rate=RATE, clock=clock)
+    parked = ledger.rental("i1")
+    assert parked is not None and parked.clock == clock
+    ledger.append("started", slot="runpod-1", instance_id="i1")
+    running = ledger.rental("i1")
+    assert running is not None and running.clock is None
+
+
 def test_a_parked_stretch_without_a_known_rate_is_unknown(tmp_path: Path) -> None:
     ledger = _rented(tmp_path)
     ledger.append("stopped", instance_id="i1")

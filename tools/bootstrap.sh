@@ -32,8 +32,9 @@ need_packages() {
 }
 
 system_tools() {
-    local pair missing=()
-    for pair in ssh:openssh-client rsync:rsync tmux:tmux bwrap:bubblewrap unshare:util-linux; do
+    local pair missing=() pairs=(ssh:openssh-client rsync:rsync tmux:tmux bwrap:bubblewrap unshare:util-linux)
+    if [ "$set_name" = test ]; then pairs+=(rclone:rclone); fi
+    for pair in "${pairs[@]}"; do
         command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
     done
     if [ ${#missing[@]} -gt 0 ]; then need_packages "system tools are missing" "${missing[@]}"; fi

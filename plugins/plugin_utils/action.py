@@ -87,12 +87,16 @@ class TenantAction(ActionBase):
 
     def platform(self, api: str) -> Platform:
         """The client, with keys and base URLs from the task's environment over the controller's own."""
+        return client(api, self.environ())
+
+    def environ(self) -> dict[str, str]:
+        """The controller's environment, and the task's over it."""
         given: dict[str, str] = {}
         for block in self._task.environment or []:
             templated = self._templar.template(block)
             if isinstance(templated, dict):
                 given |= {str(key): str(value) for key, value in templated.items()}
-        return client(api, {**os.environ, **given})
+        return {**os.environ, **given}
 
 
 def difference(changed: bool, before: str, after: str) -> dict[str, dict[str, str]]:

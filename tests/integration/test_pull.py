@@ -98,3 +98,12 @@ def test_a_later_pull_takes_what_is_new_and_keeps_the_earlier_one(finished: Tena
     assert (_folder(finished) / "cells/main/checkpoints/step-000011.json").exists()
     kept = [path for path in finished.results.iterdir() if path.name.startswith(f".{finished.run_id()}.2")]
     assert len(kept) == 1 and (kept[0] / "RECEIPT.json").exists()
+
+
+def test_a_second_copy_goes_into_the_store_that_collect_to_names(finished: Tenant, tmp_path: Path) -> None:
+    env = {"RCLONE_CONFIG_DEST_TYPE": "local", "RCLONE_CONFIG": str(tmp_path / "none.conf")}
+    finished.ok("collect", "-e", f"collect_to=dest:{tmp_path}/store", env=env)
+    receipt = json.loads((_folder(finished) / "RECEIPT.json").read_text())
+    (remote,) = [copy["remote"] for copy in receipt["copies"] if "remote" in copy]
+    assert (Path(remote.removeprefix("dest:")) / "cells/main/out/metrics.json").exists()
+    assert finished.ok("collect", "-e", f"collect_to=dest:{tmp_path}/store", env=env).changed == 0

@@ -95,6 +95,6 @@ class CallbackModule(CallbackBase):
     def _variables(self, name: str) -> dict[str, t.Any]:
         manager = self._play.get_variable_manager() if self._play else None
         host = manager._inventory.get_host(name) if manager and manager._inventory else None
-        if host is None:
+        if manager is None or host is None:
             return {}
         return t.cast("dict[str, t.Any]", manager.get_vars(play=self._play, host=host, include_hostvars=False))

@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.tenant.gpu.plugins.module_utils._platforms.base import Instance, Platform, PlatformError
 from ansible_collections.tenant.gpu.plugins.plugin_utils.action import TenantAction
+from ansible_collections.tenant.gpu.plugins.plugin_utils.address import ssh_common_args
 from ansible_collections.tenant.gpu.plugins.plugin_utils.ledger import Ledger, Rental, spent
 from ansible_collections.tenant.gpu.plugins.plugin_utils.rental import Renter
 
@@ -21,7 +22,7 @@ class ActionModule(TenantAction):
         instance_id = args["id"] or (rental.instance_id if rental else "")
         if not instance_id:
             nothing: dict[str, t.Any] = {"instance": None, "trouble": None, "verdict": None, "cost": None, "open": []}
-            return {"changed": False, "bound": False, "id": "", "address": "", **nothing}
+            return {"changed": False, "bound": False, "id": "", "address": "", "ssh_common_args": "", **nothing}
         platform = self.platform(args["api"])
         instance, trouble = None, None
         if "show" in platform.can:
@@ -33,6 +34,7 @@ class ActionModule(TenantAction):
             "bound": True,
             "id": instance_id,
             "address": instance.endpoint.host if instance and instance.endpoint else "",
+            "ssh_common_args": ssh_common_args(args["tenant_home"], instance_id),
             "instance": instance.as_dict() if instance else None,
             "trouble": trouble,
             "verdict": self._verdict(platform, ledger, instance_id) if args["verdict"] else None,

@@ -57,6 +57,11 @@ address:
   returned: success
   type: str
   sample: 203.0.113.7
+ssh_common_args:
+  description: What C(ansible_ssh_common_args) must be to connect to it; empty where the slot is unbound.
+  returned: success
+  type: str
+  sample: -o HostKeyAlias=pod_abc123 -o StrictHostKeyChecking=accept-new
 instance:
   description: The rental as the platform shows it; null where it does not answer or does not know it.
   returned: success

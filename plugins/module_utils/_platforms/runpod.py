@@ -48,6 +48,10 @@ _BILLING = {
 _STOCK = {"HIGH": 3, "MEDIUM": 2, "LOW": 1, "NONE": 0}
 _CAPACITY_TEXTS = ("no longer any instances available", "not enough free gpus")
 _DEFAULT_DISK_GB = 20
+_RELAYED = (
+    "no direct SSH port is mapped; the relay ssh.runpod.io is a shell for people and carries no commands and no rsync:"
+    " rent with 22/tcp"
+)
 _VOLUME_MIN_GB, _VOLUME_MAX_GB = 10, 4096
 
 
@@ -252,6 +256,7 @@ def _pod(data: t.Any) -> Instance:
         raise PlatformError("an answer about a pod lacks its id or status", means="It was not understood whole.")
     status = data["status"]
     direct = (data.get("ssh") or {}).get("direct")
+    endpoint = _endpoint(direct) if status == "RUNNING" and isinstance(direct, dict) else None
     gpu = data.get("gpu") or {}
     network = (data.get("mounts") or {}).get("network") or []
     return Instance(
@@ -260,7 +265,7 @@ def _pod(data: t.Any) -> Instance:
         status=status,
         billing=_BILLING.get(status, UNKNOWN),
         rate=Money(Decimal(str(data.get("cost", 0))), "USD"),
-        endpoint=_endpoint(direct) if status == "RUNNING" and isinstance(direct, dict) else None,
+        endpoint=endpoint,
         region=data.get("dataCenterId"),
         gpu=gpu.get("id"),
         gpu_count=int(gpu.get("count", 0)),
@@ -269,6 +274,7 @@ def _pod(data: t.Any) -> Instance:
         volume_ids=tuple(str(mount["volumeId"]) for mount in network),
         created_at=data.get("createdAt"),
         dead=status in ("ERROR", "EXITED", "TERMINATED"),
+        note=_RELAYED if status == "RUNNING" and endpoint is None else None,
     )
 
 
